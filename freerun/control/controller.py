@@ -1,0 +1,215 @@
+"""The loop: generate, judge, admit, learn, publish. Pure asyncio; it sees protocols only.
+
+There is one loop. Synchronous training is `max_staleness: 0`, and what is a conversation, an agent or a tool call is the
+rollout's business.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from freerun.control.admission import Admission, Ticket
+from freerun.control.bound import Selection
+from freerun.control.buffer import Buffer
+from freerun.control.config import ControlConfig
+from freerun.control.ledger import Ledger
+from freerun.control.patience import patiently
+from freerun.core import Batch, EngineError, FreerunError, Group, Released, Sample, Task, Version
+from freerun.core.nouns import NOT_SAMPLED
+from freerun.engines.base import Client, Engine, UpdateReport
+from freerun.rewards.base import Judge, JudgeReason, Verdict
+from freerun.rollouts.base import Rollout
+from freerun.train.base import StepResult, Trainer
+from freerun.weights.base import WeightsHandle
+
+T = TypeVar("T")
+
+
+class Observer(Protocol):
+    """Is told what happens. It never slows the loop: it returns at once and raises nothing."""
+
+    def doing(self, process: str, what: str) -> None: ...
+    def judged(self, group: Group) -> None: ...
+    def stepped(self, batch: Batch, masked_tokens: int, result: StepResult, updates: list[UpdateReport]) -> None: ...
+    def note(self, text: str) -> None: ...
+
+
+@dataclass
+class Run:
+    """Everything one run needs, behind protocols."""
+
+    config: ControlConfig
+    group_size: int
+    seed: int
+    tasks: Iterator[Task]
+    rollout: Rollout
+    judge: Judge
+    engines: list[Engine]
+    trainer: Trainer
+    ledger: Ledger
+    observer: Observer
+    after_publish: Callable[[WeightsHandle], Awaitable[None]] | None = None
+    """Called with each published version, before the next step: evaluation hangs here."""
+    admission: Admission = field(init=False)
+    buffer: Buffer = field(init=False)
+    dropped_in_a_row: int = 0
+
+    def __post_init__(self) -> None:
+        batch_samples = self.config.groups_per_step * self.group_size
+        self.admission = Admission(batch_samples, self.config.max_staleness, batch_samples * self.config.steps)
+        self.buffer = Buffer(self.config.bound())
+
+    @property
+    def version(self) -> Version:
+        return self.admission.version
+
+
+async def train(run: Run) -> None:
+    """Take the oldest batch the bound allows, learn from it, hand the new version to the engines; all the while,
+    `produce` keeps the engines busy.
+
+    Consumes judged groups; produces versions; waits for the buffer and the trainer; is unblocked by either.
+    Invariant: what runs or waits never exceeds what the staleness bound admits, so nothing is trained on too stale.
+    """
+    try:
+        async with background(produce(run)):
+            for step in range(run.config.steps):
+                batch, masked_tokens = await next_batch(run, step)
+                if not batch.groups:
+                    break
+                result = await waiting(run, run.trainer.step(batch), f"the trainer to finish step {step}")
+                updates = await waiting(run, publish(run), f"the engines to take version {result.version}")
+                settle(run, batch, result.version)
+                run.observer.stepped(batch, masked_tokens, result, updates)
+    finally:
+        for group in run.admission.outstanding:
+            drop(run, group, Released.RUN_ENDED)
+
+
+async def produce(run: Run) -> None:
+    """Keep the engines busy, and never past the admission budget.
+
+    Consumes tasks; produces judged groups in the buffer; waits for a ticket; is unblocked by a step's end or a drop.
+    """
+    async with asyncio.TaskGroup() as going:
+        for task in run.tasks:
+            ticket = await run.admission.acquire(run.group_size)
+            run.ledger.admitted(ticket.group, task.id, ticket.samples, ticket.version)
+            run.buffer.expect(ticket.group, ticket.version)
+            going.create_task(answer(run, task, ticket))
+    run.buffer.end()
+
+
+async def answer(run: Run, task: Task, ticket: Ticket) -> None:
+    """One task: roll it out, have it judged, and put it in the buffer, or drop it with the reason."""
+    samples = await rolled_out(run, task, ticket)
+    if samples is None:
+        return discard(run, ticket.group, Released.ROLLOUT_FAILED)
+    verdicts = await asyncio.gather(*(run.judge.judge(task, sample.text) for sample in samples))
+    group = Group(ticket.group, task, judged(samples, verdicts), ticket.version)
+    run.ledger.judged(group, [v.reason for v in verdicts if v.reason is not JudgeReason.OK])
+    run.observer.judged(group)
+    if len(group.samples) < min(2, len(samples)):
+        return discard(run, group.id, Released.JUDGE_FAILED)
+    if run.config.drop_no_signal and len(set(group.rewards)) == 1:
+        return discard(run, group.id, Released.NO_SIGNAL)
+    run.dropped_in_a_row = 0
+    return run.buffer.put(group)
+
+
+async def rolled_out(run: Run, task: Task, ticket: Ticket) -> list[Sample] | None:
+    """The task's samples; None when the engine failed it every time. A retry starts the group afresh."""
+    for attempt in range(run.config.retries + 1):
+        client = Client(run.engines[(ticket.group + attempt) % len(run.engines)], f"{run.seed}/{ticket.group}/{attempt}")
+        try:
+            return await run.rollout(task, client)
+        except EngineError as error:
+            run.observer.note(f"group {ticket.group}, attempt {attempt + 1}: {error}")
+    return None
+
+
+def judged(samples: list[Sample], verdicts: list[Verdict]) -> list[Sample]:
+    """The samples that have a reward. One that could not be judged is left out: it is never silently a zero."""
+    for sample, verdict in zip(samples, verdicts, strict=True):
+        sample.reward = verdict.reward
+    return [sample for sample in samples if sample.reward is not None]
+
+
+async def next_batch(run: Run, step: int) -> tuple[Batch, int]:
+    """The batch for this step, empty when the data has ended; the groups that came too late for it are dropped."""
+    while True:
+        selection = await waiting(run, run.buffer.take(run.config.groups_per_step, run.version), f"batch {step}")
+        for group in selection.drop:
+            drop(run, group.id, Released.TOO_STALE)
+        if selection.take or not selection.drop:
+            assert_bound(run, selection)
+            return Batch(run.version, sorted(selection.take, key=lambda group: group.id)), selection.masked_tokens
+
+
+def assert_bound(run: Run, selection: Selection) -> None:
+    """The promise, checked where it matters. It failing is a bug in the bound, and ends the run."""
+    oldest = run.version - run.config.max_staleness
+    for group in selection.take:
+        for sample in group.samples:
+            if any(m and NOT_SAMPLED < v < oldest for v, m in zip(sample.versions, sample.loss_mask, strict=True)):
+                raise FreerunError(f"group {group.id} holds a token older than max_staleness allows: please report this")
+
+
+async def publish(run: Run) -> list[UpdateReport]:
+    """Trainer to engines: the present version, complete, between two steps of each engine."""
+    handle = await run.trainer.publish()
+    updates = await asyncio.gather(*(engine.update_weights(handle) for engine in run.engines))
+    if run.after_publish:
+        await run.after_publish(handle)
+    return list(updates)
+
+
+def settle(run: Run, batch: Batch, version: Version) -> None:
+    """The step is done and its version is with the engines: its groups are used up, and there is room for others."""
+    for group in batch.groups:
+        run.admission.release(group.id, Released.TRAINED)
+        run.ledger.trained(group.id, batch.version)
+    run.admission.advance(version)
+
+
+def discard(run: Run, group: int, reason: Released) -> None:
+    """Drop a group that never reached the buffer; too many in a row and the run says so instead of spinning."""
+    run.buffer.forget(group)
+    drop(run, group, reason)
+    run.dropped_in_a_row += 1
+    if run.dropped_in_a_row >= run.config.give_up_after:
+        raise FreerunError(
+            f"the last {run.dropped_in_a_row} groups were all dropped (the last one: {reason.value}), so there is "
+            "nothing to train on; look at the reward, or raise control.give_up_after"
+        )
+
+
+def drop(run: Run, group: int, reason: Released) -> None:
+    run.admission.release(group, reason)
+    run.ledger.dropped(group, reason, run.version)
+
+
+async def waiting(run: Run, work: Coroutine[Any, Any, T], what: str) -> T:
+    run.observer.doing("controller", f"waits for {what}")
+    return await patiently(work, what, run.config.patience_s, run.observer.note)
+
+
+@asynccontextmanager
+async def background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run `work` beside the block. Its failure fails the block with the first cause; it ends with the block."""
+    try:
+        async with asyncio.TaskGroup() as both:
+            beside = both.create_task(work)
+            yield
+            beside.cancel()
+    except BaseExceptionGroup as errors:
+        raise first_cause(errors) from None
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """The first error of a group of them."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,31 @@
+"""The nouns everything speaks in. No torch, no I/O, no room above it."""
+
+from freerun.core.errors import (
+    ConfigError,
+    DataError,
+    EngineError,
+    FreerunError,
+    ProcessDied,
+    RewardError,
+    TrainerError,
+    WeightsError,
+)
+from freerun.core.nouns import Batch, FinishReason, Group, Released, Sample, Task, Version
+
+__all__ = [
+    "Batch",
+    "ConfigError",
+    "DataError",
+    "EngineError",
+    "FinishReason",
+    "FreerunError",
+    "Group",
+    "ProcessDied",
+    "Released",
+    "RewardError",
+    "Sample",
+    "Task",
+    "TrainerError",
+    "Version",
+    "WeightsError",
+]

@@ -1,0 +1,103 @@
+"""What an engine is to the rest of Freerun. Importable without torch.
+
+An engine turns prompt tokens into completions, takes new weights between two of its steps, and stamps every token with
+the version and the log-probability of the forward pass that sampled it.
+"""
+
+import hashlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from freerun.core import FinishReason, Version
+from freerun.weights.base import WeightsHandle
+
+
+@dataclass(slots=True, frozen=True)
+class Sampling:
+    """How to sample. Log-probabilities are those of the distribution sampled from: after temperature, top-k, top-p."""
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 keeps all."""
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    seed: int = 0
+
+
+@dataclass(slots=True)
+class Completion:
+    """One sampled answer, without its prompt: a token, a log-probability and a version each."""
+
+    index: int
+    tokens: list[int]
+    logprobs: list[float]
+    versions: list[Version]
+    finish: FinishReason
+
+
+@dataclass(slots=True, frozen=True)
+class UpdateReport:
+    """What a weight update cost an engine."""
+
+    version: Version
+    pause_s: float
+    """From the end of the last step with the old weights to the moment the new ones were in place."""
+    recomputed_tokens: int
+    """How many cached tokens must be rebuilt with the new weights (0 with `keep`)."""
+
+
+@dataclass(slots=True)
+class Span:
+    """A stretch of time, in seconds of the machine's monotonic clock, that a part spent on something."""
+
+    track: str
+    name: str
+    start_s: float
+    end_s: float
+    args: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class EngineStats:
+    """A snapshot. Counters only grow; `spans` are those that ended since the previous snapshot."""
+
+    version: Version
+    running: int
+    waiting: int
+    tokens: int
+    idle_s: float
+    spans: list[Span] = field(default_factory=list)
+
+
+class Engine(Protocol):
+    def generate(self, prompt: list[int], sampling: Sampling, n: int = 1) -> AsyncIterator[Completion]:
+        """n answers to one prompt, each as it ends. Closing the iterator cancels the rest. Raises EngineError."""
+        ...
+
+    async def update_weights(self, handle: WeightsHandle) -> UpdateReport:
+        """Swap to that version between two steps; returns when every later token is sampled by it."""
+        ...
+
+    async def stats(self) -> EngineStats: ...
+
+
+class Client:
+    """An engine as one group's rollout sees it: every request it makes gets a seed of its own.
+
+    The seed depends on the run's seed, the group and the request's number only, so the same run samples the same
+    answers (up to floating point) however its requests interleave.
+    """
+
+    def __init__(self, engine: Engine, seed: str) -> None:
+        self._engine = engine
+        self._seed = seed
+        self._requests = 0
+
+    def generate(self, prompt: list[int], sampling: Sampling, n: int = 1) -> AsyncIterator[Completion]:
+        digest = hashlib.blake2b(f"{self._seed}/{self._requests}".encode(), digest_size=8).digest()
+        self._requests += 1
+        return self._engine.generate(prompt, replace(sampling, seed=int.from_bytes(digest, "big") >> 2), n)

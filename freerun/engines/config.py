@@ -1,0 +1,17 @@
+"""The engine's knobs."""
+
+from typing import Literal
+
+from freerun.core.section import Section, knob
+
+
+class EngineConfig(Section):
+    max_running: int = knob(64, "Answers decoded together.", ge=1)
+    cache_tokens: int = knob(65_536, "Tokens the key/value cache holds, prompts and answers together.", ge=1)
+    block_tokens: int = knob(16, "Tokens in one block of the cache.", ge=1)
+    step_tokens: int = knob(2_048, "Most tokens in one forward pass; longer prompts are read in pieces.", ge=1)
+    on_update: Literal["recompute", "keep"] = knob(
+        "recompute", "New weights: rebuild the cache of running answers with them, or keep what the old ones made."
+    )
+    dtype: Literal["float32", "bfloat16"] = knob("float32", "Type of the engine's weights and cache.")
+    threads: int = knob(1, "CPU threads of the engine process.", ge=1)

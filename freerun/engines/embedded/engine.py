@@ -1,0 +1,160 @@
+"""The engine proper: schedule → run → postprocess, one step at a time, in one thread.
+
+`update_weights` is called between two steps by the same thread, so it can never overlap a forward pass.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from freerun.core import EngineError, FinishReason, Version
+from freerun.engines.base import Completion, Sampling, UpdateReport
+from freerun.engines.config import EngineConfig
+from freerun.engines.embedded.blocks import Blocks
+from freerun.engines.embedded.cache import Cache, PagedAttention
+from freerun.engines.embedded.sampler import sample, uniform
+from freerun.engines.embedded.scheduler import Scheduler, Step
+from freerun.engines.embedded.sequence import Request, Sequence
+from freerun.models.decoder import Decoder
+
+Detokenise = Callable[[list[int]], str]
+
+
+class EmbeddedEngine:
+    def __init__(self, decoder: Decoder, config: EngineConfig, detokenise: Detokenise | None = None) -> None:
+        self._decoder = decoder.eval().requires_grad_(False)
+        self._config = config
+        self._detokenise = detokenise
+        self._blocks = Blocks(max(config.cache_tokens // config.block_tokens, 1), config.block_tokens)
+        self._scheduler = Scheduler(self._blocks, config.max_running, config.step_tokens)
+        self._cache = Cache(decoder.shape, self._blocks.count, config.block_tokens, decoder.embed.weight.dtype)
+        self._requests: dict[str, list[Sequence]] = {}
+        self._last_step_end_s = time.monotonic()
+        self.version: Version = 0
+        self.tokens = 0
+
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.has_work
+
+    @property
+    def running(self) -> int:
+        return len(self._scheduler.running)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._scheduler.waiting)
+
+    @property
+    def preemptions(self) -> int:
+        return self._scheduler.preemptions
+
+    @property
+    def free_blocks(self) -> int:
+        return self._blocks.free
+
+    def submit(self, id: str, prompt: list[int], sampling: Sampling, n: int) -> None:
+        """Queue n answers to a prompt. What makes no sense is refused here, before it runs."""
+        shape = self._decoder.shape
+        if id in self._requests:
+            raise EngineError(f"there is a request {id!r} already")
+        if not prompt or n < 1 or sampling.max_new_tokens < 1:
+            raise EngineError("a request needs a prompt of at least one token, n ≥ 1 and max_tokens ≥ 1")
+        if min(prompt) < 0 or max(prompt) >= shape.vocab_size:
+            raise EngineError(f"token ids must lie in 0..{shape.vocab_size - 1}")
+        if len(prompt) + sampling.max_new_tokens > shape.max_positions:
+            raise EngineError(
+                f"a prompt of {len(prompt)} and an answer of {sampling.max_new_tokens} tokens exceed the model's "
+                f"{shape.max_positions} positions"
+            )
+        if sampling.stop and self._detokenise is None:
+            raise EngineError("stop strings need a tokenizer in the model's folder")
+        self._requests[id] = self._scheduler.submit(Request(id, prompt, sampling, n))
+
+    def cancel(self, id: str) -> None:
+        """End what is left of a request; its unfinished answers are never reported."""
+        for sequence in self._requests.pop(id, []):
+            if sequence.finish is None:
+                self._scheduler.end(sequence, FinishReason.ABORT)
+
+    def step(self) -> list[tuple[str, Completion]]:
+        """One forward pass; the answers that ended with it."""
+        step = self._scheduler.schedule()
+        sampled = self._run(step)
+        ended = self._postprocess(sampled)
+        self._last_step_end_s = time.monotonic()
+        return ended
+
+    @torch.inference_mode()
+    def _run(self, step: Step) -> list[tuple[Sequence, int, float]]:
+        if not step.chunks:
+            return []
+        self._cache.copy(step.copies)
+        tokens = torch.tensor([token for chunk in step.chunks for token in chunk.tokens])
+        positions = torch.tensor([position for chunk in step.chunks for position in range(chunk.start, chunk.end)])
+        hidden = self._decoder(tokens, positions, PagedAttention(self._cache, step.chunks))
+        last, sequences, end = [], [], 0
+        for chunk in step.chunks:
+            end += len(chunk.tokens)
+            if chunk.samples:
+                last.append(end - 1)
+                sequences.append(chunk.samples)
+        if not sequences:
+            return []
+        how = [s.request.sampling for s in sequences]
+        drawn = [uniform(s.request.sampling.seed, s.index, len(s.tokens)) for s in sequences]
+        chosen, logprobs = sample(self._decoder.logits(hidden[last]), how, drawn)
+        return list(zip(sequences, chosen, logprobs, strict=True))
+
+    def _postprocess(self, sampled: list[tuple[Sequence, int, float]]) -> list[tuple[str, Completion]]:
+        """Stamp each token with the version that sampled it, and see who is done."""
+        ended = []
+        self.tokens += len(sampled)
+        for sequence, token, logprob in sampled:
+            sequence.tokens.append(token)
+            sequence.logprobs.append(logprob)
+            sequence.versions.append(self.version)
+            if reason := self._ends(sequence, token):
+                self._scheduler.end(sequence, reason)
+                request = sequence.request
+                if not request.unfinished:
+                    del self._requests[request.id]
+                ended.append(
+                    (
+                        request.id,
+                        Completion(sequence.index, sequence.tokens, sequence.logprobs, sequence.versions, reason),
+                    )
+                )
+        return ended
+
+    def _ends(self, sequence: Sequence, token: int) -> FinishReason | None:
+        sampling = sequence.request.sampling
+        if token in sampling.stop_token_ids or (not sampling.ignore_eos and token in self._decoder.shape.eos_token_ids):
+            return FinishReason.STOP
+        if sampling.stop and self._says_stop(sequence.tokens, sampling.stop):
+            return FinishReason.STOP
+        return FinishReason.LENGTH if len(sequence.tokens) >= sampling.max_new_tokens else None
+
+    def _says_stop(self, tokens: list[int], stop: tuple[str, ...]) -> bool:
+        """Only the tail is read: a stop string that ends with the newest token begins at most so many tokens back."""
+        assert self._detokenise is not None
+        tail = self._detokenise(tokens[-(max(map(len, stop)) + 4) :])
+        return any(text in tail for text in stop)
+
+    def update_weights(self, version: Version, tensors: Mapping[str, Tensor]) -> UpdateReport:
+        """Swap the weights in place. Everything sampled from now on is of that version."""
+        if version <= self.version:
+            raise EngineError(f"versions only go up: {version} cannot follow {self.version}")
+        parameters = dict(self._decoder.named_parameters())
+        if parameters.keys() != tensors.keys():
+            odd = sorted(parameters.keys() ^ tensors.keys())
+            raise EngineError(f"version {version} is not of this model: {len(odd)} tensors differ, such as {odd[0]}")
+        started_s = self._last_step_end_s if self.has_work else time.monotonic()
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                parameter.copy_(tensors[name])
+        lost = self._scheduler.forget_cache() if self._config.on_update == "recompute" else 0
+        self.version = version
+        return UpdateReport(version, time.monotonic() - started_s, lost)

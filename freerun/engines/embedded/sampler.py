@@ -1,0 +1,56 @@
+"""From logits to tokens and their log-probabilities.
+
+One uniform number a token, drawn from the sample's seed and the token's position alone, is looked up in the cumulative
+distribution. So an answer does not depend on what else is in the batch, or on interruptions, up to floating point.
+"""
+
+import torch
+from torch import Tensor
+
+from freerun.engines.base import Sampling
+
+_MASK = (1 << 64) - 1
+
+
+def uniform(seed: int, index: int, position: int) -> float:
+    """In [0, 1), from three integers: two rounds of splitmix64's mixing. 23 bits, so that float32 keeps it below 1."""
+    state = (seed * 0x9E3779B97F4A7C15 + index * 0xD1B54A32D192ED03 + position + 1) & _MASK
+    for _ in range(2):
+        state = (state + 0x9E3779B97F4A7C15) & _MASK
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+        state ^= state >> 31
+    return (state >> 41) / (1 << 23)
+
+
+def sample(logits_RV: Tensor, how: list[Sampling], uniforms: list[float]) -> tuple[list[int], list[float]]:
+    """A token and its behaviour log-probability a row.
+
+    The log-probability is of the distribution sampled from (after temperature, top-k and top-p). Temperature 0 takes
+    the likeliest token, with its log-probability at temperature 1.
+    """
+    temperature = torch.tensor([[s.temperature or 1.0] for s in how], device=logits_RV.device)
+    logits_RV = truncated(logits_RV.float() / temperature, how)
+    logprobs_RV = logits_RV.log_softmax(-1)
+    cumulative_RV = logprobs_RV.exp().cumsum(-1)
+    drawn = torch.tensor(uniforms, device=logits_RV.device)[:, None] * cumulative_RV[:, -1:]
+    tokens_R1 = torch.searchsorted(cumulative_RV, drawn, right=True)
+    if any(s.temperature == 0 for s in how):
+        greedy = torch.tensor([[s.temperature == 0] for s in how], device=logits_RV.device)
+        tokens_R1 = torch.where(greedy, logits_RV.argmax(-1, keepdim=True), tokens_R1)
+    return tokens_R1[:, 0].tolist(), logprobs_RV.gather(1, tokens_R1)[:, 0].tolist()
+
+
+def truncated(logits_RV: Tensor, how: list[Sampling]) -> Tensor:
+    """Logits with what top-k and top-p exclude at minus infinity. Rows that ask for neither are untouched."""
+    if all(s.top_k == 0 and s.top_p == 1.0 for s in how):
+        return logits_RV
+    vocabulary = logits_RV.shape[-1]
+    top_k = torch.tensor([[s.top_k or vocabulary] for s in how], device=logits_RV.device)
+    top_p = torch.tensor([[s.top_p] for s in how], device=logits_RV.device)
+    ordered, order = logits_RV.sort(dim=-1, descending=True)
+    ordered = ordered.masked_fill(torch.arange(vocabulary, device=logits_RV.device) >= top_k, -torch.inf)
+    probabilities = ordered.softmax(-1)
+    before = probabilities.cumsum(-1) - probabilities  # the first token that reaches top_p is kept
+    ordered = ordered.masked_fill(((before >= top_p) & (top_p < 1.0)), -torch.inf)
+    return torch.empty_like(logits_RV).scatter_(-1, order, ordered)

@@ -1,0 +1,179 @@
+"""Which tokens go into the next forward pass.
+
+Running sequences come first, oldest first, so an answer once begun moves on; what is left of the step's token budget
+goes to prompts, and new sequences start when there is room for their next block. When the blocks run out, the youngest
+running sequence gives its own back and is recomputed later: nothing fails for lack of memory.
+
+Knows tokens and blocks; knows neither tensors nor the model.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from freerun.core import EngineError, FinishReason
+from freerun.engines.embedded.blocks import Blocks
+from freerun.engines.embedded.sequence import Chunk, Request, Sequence
+
+
+@dataclass(slots=True)
+class Step:
+    """One forward pass: the chunks, the blocks to copy (from, to) before it, and the prompts being read by it."""
+
+    chunks: list[Chunk] = field(default_factory=list)
+    copies: list[tuple[int, int]] = field(default_factory=list)
+    prompts: set[str] = field(default_factory=set)
+
+
+class Scheduler:
+    def __init__(self, blocks: Blocks, max_running: int, step_tokens: int) -> None:
+        self._blocks = blocks
+        self._max_running = max_running
+        self._step_tokens = step_tokens
+        self.running: dict[Sequence, None] = {}
+        """In order of their start, oldest first."""
+        self.waiting: deque[Sequence] = deque()
+        self.preemptions = 0
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.running or self.waiting)
+
+    def submit(self, request: Request) -> list[Sequence]:
+        """Queue a request's sequences. One that could never fit, even alone, is refused."""
+        sequences = [Sequence(request, index) for index in range(request.n)]
+        most = self._blocks.needed(sequences[0].most_tokens) + 1
+        if most > self._blocks.count:
+            raise EngineError(
+                f"a prompt of {len(request.prompt)} and an answer of {request.sampling.max_new_tokens} tokens need "
+                f"{most * self._blocks.block_tokens} tokens of cache; engine.cache_tokens is "
+                f"{self._blocks.count * self._blocks.block_tokens}"
+            )
+        request.unfinished = request.n
+        self.waiting.extend(sequences)
+        return sequences
+
+    def schedule(self) -> Step:
+        step = Step()
+        budget = self._step_tokens
+        preemptions = self.preemptions
+        for sequence in list(self.running):
+            if budget and sequence in self.running:  # an older one may just have preempted it
+                budget -= self._advance(sequence, budget, step)
+        while budget and self.preemptions == preemptions and self._can_start():
+            sequence = self.waiting.popleft()
+            self.running[sequence] = None
+            sequence.request.running += 1
+            budget -= self._advance(sequence, budget, step)
+        return step
+
+    def _can_start(self) -> bool:
+        """Room for the next one's prompt, if that is not there yet, and a margin, lest it be preempted at once."""
+        if not self.waiting or len(self.running) >= self._max_running:
+            return False
+        more = self._blocks.needed(self.waiting[0].length) - len(self.waiting[0].request.blocks)
+        margin = 1 + len(self.running) // 4
+        return max(more, 0) + margin <= self._blocks.free
+
+    def _advance(self, sequence: Sequence, budget: int, step: Step) -> int:
+        """Put the next stretch of the sequence, or of its prompt, into the step; how many tokens that is."""
+        request = sequence.request
+        if request.id in step.prompts:
+            return 0  # its prompt's cache is complete only after this step
+        if request.computed < request.prefix:
+            return self._advance_prompt(sequence, budget, step)
+        if not sequence.computed and not self._join(sequence, step):
+            return 0
+        end = min(sequence.length, sequence.computed + budget)
+        if not self._grow(sequence, end):
+            return 0
+        shared = request.prefix // self._blocks.block_tokens
+        step.chunks.append(
+            Chunk(
+                sequence.slice(sequence.computed, end),
+                sequence.computed,
+                request.blocks[:shared] + sequence.blocks,
+                sequence if end == sequence.length else None,
+            )
+        )
+        spent = end - sequence.computed
+        sequence.computed = end
+        return spent
+
+    def _advance_prompt(self, sequence: Sequence, budget: int, step: Step) -> int:
+        request = sequence.request
+        end = min(request.prefix, request.computed + budget)
+        if not self._have(sequence, self._blocks.needed(end) - len(request.blocks)):
+            return 0
+        request.blocks.extend(self._blocks.take(self._blocks.needed(end) - len(request.blocks)))
+        step.prompts.add(request.id)
+        step.chunks.append(Chunk(request.prompt[request.computed : end], request.computed, request.blocks))
+        spent = end - request.computed
+        request.computed = end
+        return spent
+
+    def _join(self, sequence: Sequence, step: Step) -> bool:
+        """Begin behind the prompt's shared blocks, with a copy of the partial one, if there is one."""
+        request, size = sequence.request, self._blocks.block_tokens
+        if request.prefix % size:
+            if not sequence.blocks and not self._grow(sequence, request.prefix):
+                return False
+            step.copies.append((request.blocks[request.prefix // size], sequence.blocks[0]))
+        sequence.computed = request.prefix
+        return True
+
+    def _grow(self, sequence: Sequence, tokens: int) -> bool:
+        """Own blocks up to that many tokens; false when the sequence itself had to give way."""
+        shared = sequence.request.prefix // self._blocks.block_tokens
+        more = self._blocks.needed(tokens) - shared - len(sequence.blocks)
+        if not self._have(sequence, more):
+            return False
+        sequence.blocks.extend(self._blocks.take(max(more, 0)))
+        return True
+
+    def _have(self, sequence: Sequence, blocks: int) -> bool:
+        """Free that many blocks, taking them from younger sequences if need be."""
+        while blocks > self._blocks.free:
+            victim = next(reversed(self.running))
+            self._preempt(victim)
+            if victim is sequence:
+                return False
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self._stop_running(sequence)
+        self.waiting.appendleft(sequence)
+        self.preemptions += 1
+
+    def _stop_running(self, sequence: Sequence) -> None:
+        """Give its blocks back; and its prompt's, when nobody else is using them."""
+        request = sequence.request
+        del self.running[sequence]
+        self._blocks.give_back(sequence.blocks)
+        sequence.computed = 0
+        request.running -= 1
+        if not request.running:
+            self._blocks.give_back(request.blocks)
+            request.computed = 0
+
+    def end(self, sequence: Sequence, reason: FinishReason) -> None:
+        """The sequence is over, wherever it was."""
+        sequence.finish = reason
+        sequence.request.unfinished -= 1
+        if sequence in self.running:
+            self._stop_running(sequence)
+        else:
+            self.waiting.remove(sequence)
+
+    def forget_cache(self) -> int:
+        """New weights: what is cached no longer counts. Blocks stay where they are, to be filled again.
+
+        Returns how many tokens that throws away.
+        """
+        lost = 0
+        for request in {sequence.request for sequence in self.running}:
+            lost += request.computed
+            request.computed = 0
+        for sequence in self.running:
+            lost += max(sequence.computed - sequence.request.prefix, 0)
+            sequence.computed = 0
+        return lost

@@ -1,0 +1,77 @@
+"""What the engine works on: a request (a prompt, n answers) and its sequences (one answer each).
+
+The cache of a prompt is computed once, up to but without its last token, and belongs to the request. Each sequence
+shares its full blocks, has its own copy of the last, partial one, and computes on from the prompt's last token by
+itself. So every sequence samples from its own forward pass, and one that starts late needs nothing but the cache.
+"""
+
+from dataclasses import dataclass, field
+
+from freerun.core import FinishReason, Version
+from freerun.engines.base import Sampling
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    id: str
+    prompt: list[int]
+    sampling: Sampling
+    n: int
+    blocks: list[int] = field(default_factory=list)
+    """Of the prompt."""
+    computed: int = 0
+    """Tokens of the prompt whose cache is filled."""
+    unfinished: int = 0
+    """Sequences of it that have not ended."""
+    running: int = 0
+    """Sequences of it that are running, and so use its prompt's cache."""
+
+    @property
+    def prefix(self) -> int:
+        """Tokens of the prompt that its sequences share: all but the last."""
+        return len(self.prompt) - 1
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    request: Request
+    index: int
+    tokens: list[int] = field(default_factory=list)
+    """The sampled ones."""
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[Version] = field(default_factory=list)
+    blocks: list[int] = field(default_factory=list)
+    """Its own, behind the prompt's full ones."""
+    computed: int = 0
+    """Tokens (prompt included) whose cache is filled. 0: it has not joined its prompt's cache yet."""
+    finish: FinishReason | None = None
+
+    @property
+    def length(self) -> int:
+        return len(self.request.prompt) + len(self.tokens)
+
+    @property
+    def most_tokens(self) -> int:
+        """Its length when it runs to the limit."""
+        return len(self.request.prompt) + self.request.sampling.max_new_tokens
+
+    def slice(self, start: int, end: int) -> list[int]:
+        """Its tokens from position start to end, the prompt's included."""
+        given = len(self.request.prompt)
+        return self.request.prompt[start:end] + self.tokens[max(start - given, 0) : max(end - given, 0)]
+
+
+@dataclass(slots=True)
+class Chunk:
+    """A stretch of one row's tokens to compute in a step."""
+
+    tokens: list[int]
+    start: int
+    table: list[int]
+    """The blocks of the row, from position 0."""
+    samples: Sequence | None = None
+    """Who samples a token from the last position, if anybody."""
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.tokens)

@@ -1,0 +1,146 @@
+"""Hugging Face folders in and out of the decoder: safetensors, one file or sharded, tied or untied.
+
+Our layout fuses q, k, v and gate, up; `PARTS` says of which Hugging Face tensors each of ours is made, in order.
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from freerun.core import ConfigError
+from freerun.models.decoder import Decoder, inverse_frequencies
+from freerun.models.shape import Shape, read_shape
+
+PARTS = {
+    "attention_norm": ["input_layernorm"],
+    "qkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+    "out": ["self_attn.o_proj"],
+    "q_norm": ["self_attn.q_norm"],
+    "k_norm": ["self_attn.k_norm"],
+    "mlp_norm": ["post_attention_layernorm"],
+    "gate_up": ["mlp.gate_proj", "mlp.up_proj"],
+    "down": ["mlp.down_proj"],
+}
+OUTSIDE = {"embed": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}
+SHARD_BYTES = 5_000_000_000
+_LAYER = re.compile(r"layers\.(\d+)\.(\w+)\.(weight|bias)")
+
+
+def load_decoder(folder: Path, dtype: torch.dtype = torch.float32) -> Decoder:
+    """The model in that folder, on the CPU."""
+    shape = read_shape(folder)
+    decoder = Decoder(shape).to(dtype)
+    decoder.inv_freq = inverse_frequencies(shape)  # stays float32 whatever the weights are
+    with _Folder(folder) as files, torch.no_grad():
+        for name, parameter in decoder.named_parameters():
+            parts = [files.read(part) for part in hugging_face_names(name)]
+            whole = parts[0] if len(parts) == 1 else torch.cat(parts)
+            if whole.shape != parameter.shape:
+                raise ConfigError(f"{folder}: {name} has shape {tuple(whole.shape)}, not {tuple(parameter.shape)}")
+            parameter.copy_(whole)
+    return decoder
+
+
+def save_decoder(decoder: Decoder, folder: Path, like: Path | None = None) -> None:
+    """Write an ordinary Hugging Face folder; tokenizer and templates are copied from the folder `like`.
+
+    The folder appears whole or not at all: it is written under another name first.
+    """
+    unfinished = folder.with_name(folder.name + ".unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    parameters = {name: parameter.detach() for name, parameter in decoder.named_parameters()}
+    _write_shards(dict(to_hugging_face(parameters, decoder.shape)), unfinished)
+    dtype = str(decoder.embed.weight.dtype).removeprefix("torch.")
+    raw = {k: v for k, v in decoder.shape.raw.items() if k not in ("torch_dtype", "dtype")} | {"dtype": dtype}
+    (unfinished / "config.json").write_text(json.dumps(raw, indent=2) + "\n")
+    for file in sorted(like.iterdir()) if like else []:
+        if file.is_file() and file.name != "config.json" and ".safetensors" not in file.name:
+            shutil.copy(file, unfinished / file.name)
+    shutil.rmtree(folder, ignore_errors=True)
+    unfinished.rename(folder)
+
+
+def hugging_face_names(name: str) -> list[str]:
+    """The Hugging Face tensors that one of ours is made of, in order."""
+    if inside := _LAYER.fullmatch(name):
+        layer, module, kind = inside.groups()
+        return [f"model.layers.{layer}.{part}.{kind}" for part in PARTS[module]]
+    module, kind = name.split(".")
+    return [f"{OUTSIDE[module]}.{kind}"]
+
+
+def to_hugging_face(tensors: Mapping[str, Tensor], shape: Shape) -> Iterator[tuple[str, Tensor]]:
+    """Our tensors under Hugging Face's names, fused ones taken apart."""
+    rows = {
+        "qkv": [shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim, shape.kv_heads * shape.head_dim],
+        "gate_up": [shape.ffn, shape.ffn],
+    }
+    for name, tensor in tensors.items():
+        module = name.split(".")[-2]
+        parts = tensor.split(rows[module]) if module in rows else [tensor]
+        yield from zip(hugging_face_names(name), parts, strict=True)
+
+
+def _write_shards(tensors: dict[str, Tensor], folder: Path) -> None:
+    shards: list[dict[str, Tensor]] = [{}]
+    size = 0
+    for name, tensor in tensors.items():
+        if shards[-1] and size + tensor.nbytes > SHARD_BYTES:
+            shards.append({})
+            size = 0
+        shards[-1][name] = tensor.cpu().contiguous()
+        size += tensor.nbytes
+    if len(shards) == 1:
+        save_file(shards[0], folder / "model.safetensors", metadata={"format": "pt"})
+        return
+    where = {}
+    for index, shard in enumerate(shards, start=1):
+        file = f"model-{index:05d}-of-{len(shards):05d}.safetensors"
+        save_file(shard, folder / file, metadata={"format": "pt"})
+        where |= dict.fromkeys(shard, file)
+    total = sum(tensor.nbytes for tensor in tensors.values())
+    index_file = {"metadata": {"total_size": total}, "weight_map": where}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index_file, indent=2) + "\n")
+
+
+class _Folder:
+    """The tensors of a folder, one file or many, opened once each."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._open = ExitStack()
+        index = folder / "model.safetensors.index.json"
+        self._where: dict[str, str] = {}
+        if index.is_file():
+            self._where = json.loads(index.read_text())["weight_map"]
+        elif not (folder / "model.safetensors").is_file():
+            raise ConfigError(f"model.path: {folder} has no model.safetensors; convert the checkpoint to safetensors")
+        self._files: dict[str, Any] = {}
+
+    def __enter__(self) -> "_Folder":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def read(self, name: str) -> Tensor:
+        file = self._where.get(name, "model.safetensors")
+        if file not in self._files:
+            if not (self._folder / file).is_file():
+                raise ConfigError(f"model.path: {self._folder} lacks {file}, which holds {name}")
+            self._files[file] = self._open.enter_context(safe_open(self._folder / file, framework="pt"))
+        try:
+            tensor: Tensor = self._files[file].get_tensor(name)
+        except SafetensorError:
+            raise ConfigError(f"model.path: {self._folder} holds no tensor {name}, which its config.json asks for") from None
+        return tensor

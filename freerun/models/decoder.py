@@ -1,0 +1,131 @@
+"""One decoder for engine and trainer: `forward(tokens, positions, attend)`.
+
+Tokens are packed: T tokens of any number of sequences in a row, without padding. What a token may look at is the
+business of `attend`, the strategy (packed causal attention for training, paged attention in the engine); everything
+else is the same code with the same weights layout for both, so their log-probabilities agree to rounding.
+
+Query, key and value projections are one matrix, and so are gate and up. `models/checkpoint.py` maps that to Hugging
+Face's names and back.
+
+Shapes: T tokens, H query heads, K key/value heads, D head dimension.
+"""
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from freerun.models.shape import Shape
+
+
+class Attend(Protocol):
+    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+        """What each token reads from those it may look at; T × H × D."""
+        ...
+
+
+class Decoder(nn.Module):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.embed = nn.Embedding(shape.vocab_size, shape.hidden)
+        self.layers = nn.ModuleList(Layer(shape, index) for index in range(shape.layers))
+        self.norm = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
+        self.head = nn.Linear(shape.hidden, shape.vocab_size, bias=False)
+        if shape.tied:
+            self.head.weight = self.embed.weight
+        self.register_buffer("inv_freq", inverse_frequencies(shape), persistent=False)
+
+    def forward(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:
+        """The hidden state of each token, T × hidden. `logits` turns the ones of interest into logits."""
+        hidden = self.embed(tokens_T)
+        rotary = self._rotary(positions_T, hidden.dtype)
+        for layer in self.layers:
+            hidden = layer(hidden, rotary, attend)
+        normed: Tensor = self.norm(hidden)
+        return normed
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        scores: Tensor = self.head(hidden)
+        return scores
+
+    def _rotary(self, positions_T: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Angles are computed in float32 whatever the model's type: bf16 cannot tell position 1000 from 1003."""
+        angles = positions_T[:, None].float() * self.inv_freq
+        angles = torch.cat((angles, angles), dim=-1)[:, None, :]
+        return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+class Layer(nn.Module):
+    def __init__(self, shape: Shape, index: int) -> None:
+        super().__init__()
+        self.index = index
+        self.heads = [shape.heads, shape.kv_heads, shape.kv_heads]
+        self.head_dim = shape.head_dim
+        self.attention_norm = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
+        self.qkv = nn.Linear(shape.hidden, sum(self.heads) * shape.head_dim, bias=shape.qkv_bias)
+        self.out = nn.Linear(shape.heads * shape.head_dim, shape.hidden, bias=shape.out_bias)
+        self.q_norm = nn.RMSNorm(shape.head_dim, eps=shape.norm_eps) if shape.qk_norm else nn.Identity()
+        self.k_norm = nn.RMSNorm(shape.head_dim, eps=shape.norm_eps) if shape.qk_norm else nn.Identity()
+        self.mlp_norm = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
+        self.gate_up = nn.Linear(shape.hidden, 2 * shape.ffn, bias=shape.mlp_bias)
+        self.down = nn.Linear(shape.ffn, shape.hidden, bias=shape.mlp_bias)
+
+    def forward(self, hidden: Tensor, rotary: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
+        qkv = self.qkv(self.attention_norm(hidden)).unflatten(-1, (-1, self.head_dim))
+        q, k, v = qkv.split(self.heads, dim=1)
+        q, k = rotate(self.q_norm(q), rotary), rotate(self.k_norm(k), rotary)
+        hidden = hidden + self.out(attend(self.index, q, k, v).flatten(1))
+        gate, up = self.gate_up(self.mlp_norm(hidden)).chunk(2, dim=-1)
+        fed: Tensor = self.down(F.silu(gate) * up)
+        return hidden + fed
+
+
+def rotate(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
+    cos, sin = rotary
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-second, first), dim=-1) * sin
+
+
+def inverse_frequencies(shape: Shape) -> Tensor:
+    exponents = torch.arange(0, shape.head_dim, 2, dtype=torch.float32) / shape.head_dim
+    frequencies: Tensor = 1.0 / shape.rope_theta**exponents
+    scaling = shape.rope_scaling
+    if not scaling:
+        return frequencies
+    if scaling.get("rope_type", scaling.get("type")) == "linear":
+        return frequencies / scaling["factor"]
+    return _llama3(frequencies, **{key: float(scaling[key]) for key in _LLAMA3})
+
+
+_LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+
+
+def _llama3(
+    frequencies: Tensor,
+    factor: float,
+    low_freq_factor: float,
+    high_freq_factor: float,
+    original_max_position_embeddings: float,
+) -> Tensor:
+    """Llama 3.1: long wavelengths are stretched by `factor`, short ones kept, those between blended."""
+    turns = original_max_position_embeddings * frequencies / (2 * math.pi)
+    blend = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0)
+    return blend * frequencies + (1 - blend) * frequencies / factor
+
+
+def initialise(decoder: Decoder, seed: int, std: float = 0.02) -> None:
+    """Random weights for a model that starts from nothing: normal, residual outputs scaled down by depth."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in decoder.named_parameters():
+            if name.endswith("bias"):
+                parameter.zero_()
+            elif "norm" in name:
+                parameter.fill_(1.0)
+            else:
+                deep = name.endswith(("out.weight", "down.weight"))
+                scale = std / math.sqrt(2 * decoder.shape.layers) if deep else std
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale)

@@ -1,0 +1,104 @@
+"""The shape of a decoder, read from and written as a Hugging Face `config.json`.
+
+Llama, SmolLM2 (which is Llama), Qwen2 and Qwen3. What this decoder cannot compute exactly is refused by name here,
+rather than computed wrongly later.
+"""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from freerun.core import ConfigError
+
+FAMILIES = ("llama", "qwen2", "qwen3")
+
+
+@dataclass(slots=True, frozen=True)
+class Shape:
+    family: str
+    vocab_size: int
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    tied: bool
+    """The output head is the embedding."""
+    rope_theta: float = 10_000.0
+    rope_scaling: dict[str, Any] = field(default_factory=dict)
+    norm_eps: float = 1e-6
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    max_positions: int = 4096
+    eos_token_ids: tuple[int, ...] = ()
+    raw: dict[str, Any] = field(default_factory=dict)
+    """The whole `config.json`, so that saving gives back what loading read."""
+
+    @property
+    def qk_norm(self) -> bool:
+        return self.family == "qwen3"
+
+    @property
+    def num_parameters(self) -> int:
+        qkv = (self.heads + 2 * self.kv_heads) * self.head_dim
+        layer = self.hidden * qkv + self.heads * self.head_dim * self.hidden + 3 * self.hidden * self.ffn
+        return self.layers * layer + (1 if self.tied else 2) * self.vocab_size * self.hidden
+
+
+def read_shape(folder: Path) -> Shape:
+    path = folder / "config.json"
+    if not folder.is_dir():
+        raise ConfigError(f"model.path: there is no folder {folder}; give a folder with config.json and safetensors")
+    if not path.is_file():
+        raise ConfigError(f"model.path: {folder} has no config.json; give a Hugging Face model folder")
+    raw = json.loads(path.read_text())
+    generation = folder / "generation_config.json"
+    if "eos_token_id" not in raw and generation.is_file():
+        raw["eos_token_id"] = json.loads(generation.read_text()).get("eos_token_id")
+    return shape_of(raw)
+
+
+def shape_of(raw: dict[str, Any]) -> Shape:
+    """The shape that a `config.json` describes, in the writing of transformers 4 or 5."""
+    family = raw.get("model_type", "")
+    if family not in FAMILIES:
+        raise ConfigError(f"model_type {family!r} is not supported; this decoder knows {', '.join(FAMILIES)}")
+    if raw.get("hidden_act", "silu") != "silu":
+        raise ConfigError(f"hidden_act {raw['hidden_act']!r} is not supported; this decoder knows silu")
+    if raw.get("use_sliding_window"):
+        raise ConfigError("use_sliding_window is not supported by this decoder; choose a model without it")
+    rope = dict(raw.get("rope_parameters") or raw.get("rope_scaling") or {})
+    theta = rope.pop("rope_theta", None) or raw.get("rope_theta") or 10_000.0
+    heads = raw["num_attention_heads"]
+    bias = bool(raw.get("attention_bias", False))
+    eos = raw.get("eos_token_id")
+    return Shape(
+        family=family,
+        vocab_size=raw["vocab_size"],
+        hidden=raw["hidden_size"],
+        layers=raw["num_hidden_layers"],
+        heads=heads,
+        kv_heads=raw.get("num_key_value_heads") or heads,
+        head_dim=raw.get("head_dim") or raw["hidden_size"] // heads,
+        ffn=raw["intermediate_size"],
+        tied=bool(raw.get("tie_word_embeddings", False)),
+        rope_theta=float(theta),
+        rope_scaling={} if _rope_type(rope) == "default" else rope,
+        norm_eps=raw.get("rms_norm_eps", 1e-6),
+        qkv_bias=family == "qwen2" or bias,
+        out_bias=family != "qwen2" and bias,
+        mlp_bias=bool(raw.get("mlp_bias", False)),
+        max_positions=raw.get("max_position_embeddings", 4096),
+        eos_token_ids=() if eos is None else tuple(eos) if isinstance(eos, list) else (eos,),
+        raw=raw,
+    )
+
+
+def _rope_type(rope: dict[str, Any]) -> str:
+    kind = str(rope.get("rope_type", rope.get("type", "default")))
+    if kind not in ("default", "linear", "llama3"):
+        raise ConfigError(f"rope scaling {kind!r} is not supported; this decoder knows default, linear and llama3")
+    return kind

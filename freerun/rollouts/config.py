@@ -1,0 +1,27 @@
+"""How answers are sampled."""
+
+from pydantic import model_validator
+
+from freerun.core.section import Section, knob
+from freerun.engines.base import Sampling
+
+
+class RolloutConfig(Section):
+    group_size: int = knob(8, "Answers sampled for each task; their rewards are compared with each other.", ge=1)
+    max_new_tokens: int = knob(256, "Longest answer, in tokens; longer ones are cut and count as truncated.", ge=1)
+    temperature: float = knob(1.0, "Sampling temperature; the trainer uses it too.", gt=0)
+    top_p: float = knob(1.0, "Sample from the smallest set of tokens with this probability. Below 1 biases training.",
+                        gt=0, le=1)  # fmt: skip
+    top_k: int = knob(0, "Sample from the k likeliest tokens; 0 keeps all. Other values bias training.", ge=0)
+    stop: tuple[str, ...] = knob((), "Strings that end an answer (kept in it), besides the model's own end token.")
+    ignore_eos: bool = knob(False, "Go on past the model's end token, to the length limit: for benchmarks.")
+
+    @model_validator(mode="after")
+    def _no_empty_stop(self) -> "RolloutConfig":
+        if "" in self.stop:
+            raise ValueError("rollout.stop holds an empty string, which would end every answer at once: remove it")
+        return self
+
+    def sampling(self, **changes: object) -> Sampling:
+        fields = {name: getattr(self, name) for name in type(self).model_fields if name != "group_size"}
+        return Sampling(**(fields | changes))

@@ -1,0 +1,35 @@
+"""What a trainer is to the rest of Freerun. Importable without torch."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from freerun.core import Batch, Sample, Version
+from freerun.weights.base import WeightsHandle
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What one step did. `phases` are (name, start, end) in seconds of the machine's monotonic clock."""
+
+    version: Version
+    """The trainer's version after the step."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    phases: list[tuple[str, float, float]] = field(default_factory=list)
+
+
+class Trainer(Protocol):
+    async def step(self, batch: Batch) -> StepResult:
+        """One step of reinforcement learning; the version rises by one."""
+        ...
+
+    async def sft(self, examples: list[Sample]) -> StepResult:
+        """One supervised step on the tokens that `loss_mask` marks; the version rises by one."""
+        ...
+
+    async def publish(self) -> WeightsHandle:
+        """Make the present version available to engines."""
+        ...
+
+    async def save(self, folder: str) -> None:
+        """Write the present version as an ordinary Hugging Face folder."""
+        ...

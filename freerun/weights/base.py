@@ -1,0 +1,38 @@
+"""How a version of the weights changes hands: a publisher (trainer side), a subscriber (engine side), and the handle
+that travels between them through the controller, which never looks inside.
+
+Knows names and tensors; knows neither trainers nor engines. Importable without torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from freerun.core import Version
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(slots=True, frozen=True)
+class WeightsHandle:
+    """Where a complete version can be had. Plain strings and numbers: it travels as JSON."""
+
+    backend: str
+    version: Version
+    location: str
+    checksum: str = ""
+
+
+class Publisher(Protocol):
+    def publish(self, version: Version, tensors: Mapping[str, Tensor]) -> WeightsHandle:
+        """Make a version available. Returns only when it is complete; versions only go up."""
+        ...
+
+
+class Subscriber(Protocol):
+    def fetch(self, handle: WeightsHandle) -> dict[str, Tensor]:
+        """A private copy of exactly that version, or WeightsError: never a part of one."""
+        ...

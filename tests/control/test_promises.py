@@ -1,0 +1,290 @@
+"""The promises of the controller, as properties: random tasks, durations, failures and policies on a fake clock."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from freerun.control.config import ControlConfig
+from freerun.control.controller import Run, train
+from freerun.control.ledger import MemoryLedger
+from freerun.core import Batch, FreerunError, Group, Released, Sample, Task
+from freerun.core.nouns import NOT_SAMPLED
+from freerun.engines.base import Sampling, UpdateReport
+from freerun.engines.scripted import Script, ScriptedEngine
+from freerun.rewards.base import JudgeReason, Verdict
+from freerun.rollouts.single_turn import SingleTurn
+from freerun.train.base import StepResult
+from freerun.weights.base import WeightsHandle
+from tests.fakeclock import run_fast
+
+
+@dataclass
+class World:
+    """A whole run's parts, scripted from one seed."""
+
+    seed: int
+    steps: int = 6
+    groups_per_step: int = 2
+    group_size: int = 2
+    max_staleness: int = 1
+    when_stale: Literal["wait", "mask", "drop"] = "wait"
+    drop_no_signal: bool = False
+    failure_rate: float = 0.0
+    judge_failure_rate: float = 0.0
+    step_s: float = 3.0
+    num_tasks: int | None = None
+    num_engines: int = 1
+    run: Run = field(init=False)
+    batches: list[Batch] = field(default_factory=list)
+    masked: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        self.trainer = ScriptedTrainer(self)
+        self.ledger = FormulaLedger(self)
+
+    async def go(self) -> "World":
+        config = ControlConfig(
+            steps=self.steps,
+            groups_per_step=self.groups_per_step,
+            max_staleness=self.max_staleness,
+            when_stale=self.when_stale,
+            drop_no_signal=self.drop_no_signal,
+            give_up_after=500,
+            patience_s=10_000.0,
+        )
+        self.engines = [ScriptedEngine(self._script) for _ in range(self.num_engines)]
+        rollout = SingleTurn(Letters(), Sampling(max_new_tokens=64), self.group_size)
+        self.run = Run(
+            config, self.group_size, self.seed, self._tasks(), rollout, self, list(self.engines), self.trainer,
+            self.ledger, self,
+        )  # fmt: skip
+        await train(self.run)
+        return self
+
+    def _tasks(self) -> Iterator[Task]:
+        index = 0
+        while self.num_tasks is None or index < self.num_tasks:
+            yield Task(f"task-{index}", "?", [index % 5, 1])
+            index += 1
+
+    def _script(self, prompt: list[int], seed: int, index: int) -> Script:
+        dice = random.Random(f"{self.seed}/{seed}/{index}")
+        length = min(64, 1 + int(dice.lognormvariate(1.5, 1.0)))
+        fails = dice.randrange(length) if dice.random() < self.failure_rate else None
+        return Script(length, dice.uniform(0.05, 0.5), fails)
+
+    async def judge(self, task: Task, text: str) -> Verdict:
+        await asyncio.sleep(self.random.uniform(0, 0.3))
+        if self.random.random() < self.judge_failure_rate:
+            return Verdict(None, JudgeReason.TIMEOUT)
+        return Verdict(float(self.random.random() < 0.5), JudgeReason.OK)
+
+    def doing(self, process: str, what: str) -> None: ...
+    def judged(self, group: Group) -> None: ...
+    def note(self, text: str) -> None:
+        assert "still waiting" not in text, f"stuck: {text}"
+        self.notes.append(text)
+
+    def stepped(self, batch: Batch, masked_tokens: int, result: StepResult, updates: list[UpdateReport]) -> None:
+        self.masked += masked_tokens
+
+
+class FormulaLedger(MemoryLedger):
+    """Evaluates the paper's formula, independently, at every admission."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def admitted(self, group: int, task: str, samples: int, version: int) -> None:
+        super().admitted(group, task, samples, version)
+        world = self._world
+        alive = {e.group for e in self.entries if e.what == "admitted"}
+        alive -= {e.group for e in self.entries if e.what == "dropped"}
+        submitted = len(alive) * world.group_size
+        batch = world.groups_per_step * world.group_size
+        assert (submitted - 1) // batch <= version + world.max_staleness, "the formula is violated"
+        assert version <= min(engine.version for engine in world.engines), "admitted at a version nobody has yet"
+
+
+class Letters:
+    def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
+        return "".join(chr(97 + token) for token in token_ids)
+
+
+class ScriptedTrainer:
+    """Checks every batch at the moment of training."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.version = 0
+
+    async def step(self, batch: Batch) -> StepResult:
+        world = self._world
+        assert batch.version == self.version
+        for sample in batch.samples:
+            for version, trained in zip(sample.versions, sample.loss_mask, strict=True):
+                assert version <= self.version
+                if trained:
+                    assert version != NOT_SAMPLED
+                    assert self.version - version <= world.max_staleness, "a trained token is too old"
+        world.batches.append(batch)
+        await asyncio.sleep(world.random.uniform(0.2, 1.8) * world.step_s)
+        self.version += 1
+        return StepResult(self.version)
+
+    async def sft(self, examples: list[Sample]) -> StepResult:
+        raise AssertionError
+
+    async def publish(self) -> WeightsHandle:
+        await asyncio.sleep(self._world.random.uniform(0, 0.2))
+        return WeightsHandle("scripted", self.version, "")
+
+    async def save(self, folder: str) -> None:
+        raise AssertionError
+
+
+def audit(world: World) -> Counter[str]:
+    """Every admitted group ended once, trained or dropped; what the ledger says is what the trainer saw."""
+    entries = world.ledger.entries
+    admitted = [e.group for e in entries if e.what == "admitted"]
+    ended = Counter(e.group for e in entries if e.what in ("trained", "dropped"))
+    assert len(set(admitted)) == len(admitted)
+    assert ended == Counter(admitted), "a ticket leaked or came back twice"
+    trained = [group.id for batch in world.batches for group in batch.groups]
+    assert len(set(trained)) == len(trained), "a group was trained on twice"
+    assert trained == [e.group for e in entries if e.what == "trained"]
+    assert world.run.admission.outstanding == []
+    assert all(engine.running == 0 for engine in world.engines), "a sample still runs"
+    return Counter(e.what for e in entries)
+
+
+worlds = st.builds(
+    World,
+    seed=st.integers(0, 10**9),
+    steps=st.integers(1, 8),
+    groups_per_step=st.integers(1, 4),
+    group_size=st.integers(1, 4),
+    max_staleness=st.integers(0, 5),
+    when_stale=st.sampled_from(["wait", "mask", "drop"]),
+    drop_no_signal=st.booleans(),
+    failure_rate=st.sampled_from([0.0, 0.0, 0.2]),
+    judge_failure_rate=st.sampled_from([0.0, 0.0, 0.1]),
+    step_s=st.sampled_from([0.01, 0.5, 3.0, 20.0]),
+    num_engines=st.integers(1, 2),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(worlds)
+def test_promises_hold(world: World) -> None:
+    if world.group_size == 1 and world.drop_no_signal:
+        world.drop_no_signal = False  # every group of one is without signal: refused by the config
+    run_fast(world.go())
+    audit(world)
+    assert len(world.batches) == world.steps
+    assert all(len(batch.groups) == world.groups_per_step for batch in world.batches)
+    assert [batch.version for batch in world.batches] == list(range(world.steps))
+    if world.when_stale == "wait":
+        assert world.ledger.drops[Released.TOO_STALE] == 0
+        assert world.masked == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**9), st.integers(0, 4), st.sampled_from(["wait", "mask", "drop"]), st.integers(1, 23))
+def test_data_that_ends_is_used_up(
+    seed: int, max_staleness: int, when_stale: Literal["wait", "mask", "drop"], num_tasks: int
+) -> None:
+    world = World(seed, steps=100, max_staleness=max_staleness, when_stale=when_stale, num_tasks=num_tasks)
+    counts = run_fast(asyncio.wait_for(world.go(), 1e6)) and audit(world)
+    assert counts["admitted"] == num_tasks
+    assert counts["trained"] + counts["dropped"] == num_tasks
+    if when_stale == "wait":
+        assert counts["trained"] == num_tasks
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**9), st.floats(0.0, 0.3), st.booleans())
+def test_no_staleness_is_the_synchronous_order(seed: int, failure_rate: float, drop_no_signal: bool) -> None:
+    """η = 0: batch k holds the k-th run of surviving tasks in data order, every token sampled by version k."""
+    world = World(seed, max_staleness=0, failure_rate=failure_rate, drop_no_signal=drop_no_signal)
+    run_fast(world.go())
+    audit(world)
+    trained = [group for batch in world.batches for group in batch.groups]
+    assert [g.id for g in trained] == sorted(g.id for g in trained)
+    for batch in world.batches:
+        for sample in batch.samples:
+            assert {v for v in sample.versions if v != NOT_SAMPLED} == {batch.version}
+
+
+def test_the_paper_alone_would_break_the_bound() -> None:
+    """The formula bounds admission, not training: taking whatever is ready first breaks the bound on these worlds."""
+    from freerun.control.bound import Selection, Wait
+
+    class TakeWhatIsReady(Wait):
+        def select(self, ready, running, version, count):  # type: ignore[no-untyped-def]
+            return Selection(take=ready[:count]) if len(ready) >= count else Selection()
+
+    broken = 0
+    for seed in range(20):
+        world = World(seed, max_staleness=1, step_s=0.5, steps=8)
+        original = ControlConfig.bound
+        ControlConfig.bound = lambda self: TakeWhatIsReady(self.max_staleness)  # type: ignore[method-assign]
+        try:
+            run_fast(world.go())
+        except FreerunError as error:
+            assert "older than max_staleness" in str(error)
+            broken += 1
+        finally:
+            ControlConfig.bound = original  # type: ignore[method-assign]
+    assert broken > 0
+
+
+def test_overlap_is_real() -> None:
+    """With room for staleness the same world takes less time: generation goes on while the trainer works."""
+
+    async def duration(max_staleness: int) -> float:
+        await World(7, steps=12, max_staleness=max_staleness, step_s=6.0, group_size=4).go()
+        return asyncio.get_running_loop().time()
+
+    assert run_fast(duration(4)) < 0.75 * run_fast(duration(0))
+
+
+def test_a_filter_that_rejects_everything_stops_the_run() -> None:
+    world = World(3, drop_no_signal=True, group_size=1)
+    with pytest.raises(FreerunError, match="groups were all dropped .*no_signal"):
+        run_fast(world.go())
+    audit(world)
+
+
+def test_an_unexpected_failure_ends_the_run_with_its_cause() -> None:
+    class Broken(World):
+        async def judge(self, task: Task, text: str) -> Verdict:
+            raise ZeroDivisionError("the judge's bug")
+
+    world = Broken(1)
+    with pytest.raises(ZeroDivisionError, match="the judge's bug"):
+        run_fast(world.go())
+    audit(world)
+
+
+def test_cancelling_returns_every_ticket() -> None:
+    world = World(5, steps=1000)
+
+    async def cancelled() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(world.go(), 30)
+
+    run_fast(cancelled())
+    counts = audit(world)
+    assert counts["trained"] > 0
+    assert world.ledger.drops[Released.RUN_ENDED] > 0
