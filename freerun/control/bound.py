@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from freerun.core import Group, Released, Version
+from freerun.core import Group, Version
 from freerun.core.nouns import NOT_SAMPLED
 
 
@@ -77,7 +77,7 @@ class Drop:
 
 
 class Mask:
-    """The trainer never waits for a particular group; tokens too old carry no loss. A group with none left is dropped."""
+    """The trainer never waits for a particular group; tokens too old carry no loss. A group of none else is dropped."""
 
     def __init__(self, max_staleness: int) -> None:
         self.max_staleness = max_staleness

@@ -3,8 +3,9 @@
 Invariant: a group is in exactly one place: expected (admitted, running or being judged), ready, or gone (taken by one
 step, or dropped). Each is taken once. What may be taken, and when, is the bound's decision.
 
-Consumes `expect`, `put`, `forget`; produces selections, oldest first; waits until the bound can choose a full batch; is
-unblocked by a group that arrives or fails, and by `end`.
+Consumes `expect`, `put`, `forget`; produces selections, oldest first; `take` waits until the bound can choose a full
+batch, and is unblocked by a group that arrives or fails, and by `end`; `room` waits while a whole batch is in stock, and
+is unblocked by `take`.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ class Buffer:
         self._expected: dict[int, Version] = {}
         self._ready: dict[int, Group] = {}
         self._changed = asyncio.Event()
+        self._taken = asyncio.Event()
         self._ended = False
 
     def __len__(self) -> int:
@@ -47,6 +49,12 @@ class Buffer:
         self._ended = True
         self._changed.set()
 
+    async def room(self, count: int) -> None:
+        """Wait while `count` groups are ready: the trainer's next batch is in stock, and more would only grow old."""
+        while len(self._ready) >= count:
+            self._taken.clear()
+            await self._taken.wait()
+
     async def take(self, count: int, version: Version) -> Selection:
         """What to train on at `version`. Nothing to take and nothing to drop: the data has ended."""
         while True:
@@ -59,5 +67,6 @@ class Buffer:
             if selection.take or selection.drop:
                 for group in selection.take + selection.drop:
                     del self._ready[group.id]
+                self._taken.set()
                 return selection
             await self._changed.wait()

@@ -1,5 +1,6 @@
 """The loop's own knobs."""
 
+from collections.abc import Callable
 from typing import Literal
 
 from freerun.control.bound import Bound, Drop, Mask, Wait
@@ -20,4 +21,19 @@ class ControlConfig(Section):
     patience_s: float = knob(60.0, "Whoever waits longer than this says what for.", gt=0)
 
     def bound(self) -> Bound:
-        return {"wait": Wait, "mask": Mask, "drop": Drop}[self.when_stale](self.max_staleness)
+        policies: dict[str, Callable[[int], Bound]] = {"wait": Wait, "mask": Mask, "drop": Drop}
+        return policies[self.when_stale](self.max_staleness)
+
+
+class EvaluateConfig(Section):
+    every: int = knob(0, "Evaluate on `held_out` every so many steps, beside generation; 0 never does.", ge=0)
+    samples: int = knob(1, "Answers sampled for each held-out task: the k of pass@k.", ge=1)
+    temperature: float = knob(1.0, "Sampling temperature of evaluation; 0 takes the likeliest token.", ge=0)
+    pass_reward: float = knob(1.0, "An answer passes when its reward is at least this.")
+
+
+class SftConfig(Section):
+    steps: int = knob(1_000, "Most supervised steps.", ge=1)
+    batch_size: int = knob(64, "Examples in one supervised step.", ge=1)
+    until: float | None = knob(None, "Stop once pass@1 on `held_out` reaches this.", gt=0, le=1)
+    check_every: int = knob(50, "How often, in steps, to look whether it has.", ge=1)

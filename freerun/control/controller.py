@@ -1,12 +1,10 @@
 """The loop: generate, judge, admit, learn, publish. Pure asyncio; it sees protocols only.
 
-There is one loop. Synchronous training is `max_staleness: 0`, and what is a conversation, an agent or a tool call is the
-rollout's business.
+There is one loop: synchronous training is `max_staleness: 0`, and conversations, agents and tools are rollouts.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -15,7 +13,7 @@ from freerun.control.bound import Selection
 from freerun.control.buffer import Buffer
 from freerun.control.config import ControlConfig
 from freerun.control.ledger import Ledger
-from freerun.control.patience import patiently
+from freerun.control.waiting import background, patiently, together
 from freerun.core import Batch, EngineError, FreerunError, Group, Released, Sample, Task, Version
 from freerun.core.nouns import NOT_SAMPLED
 from freerun.engines.base import Client, Engine, UpdateReport
@@ -50,16 +48,21 @@ class Run:
     trainer: Trainer
     ledger: Ledger
     observer: Observer
-    after_publish: Callable[[WeightsHandle], Awaitable[None]] | None = None
-    """Called with each published version, before the next step: evaluation hangs here."""
+    on_publish: list[Callable[[WeightsHandle], Awaitable[None]]] = field(default_factory=list)
+    """Called with each published version, before the next step: evaluation and checkpoints hang here."""
+    max_running: int = 10**9
+    """Samples the engines can run at once. Admitting more would only let them grow old in a queue."""
     admission: Admission = field(init=False)
     buffer: Buffer = field(init=False)
+    slots: asyncio.Semaphore = field(init=False)
+    """Groups that may be rolled out at the same time: what the engines run, and an eighth more to refill from."""
     dropped_in_a_row: int = 0
 
     def __post_init__(self) -> None:
         batch_samples = self.config.groups_per_step * self.group_size
         self.admission = Admission(batch_samples, self.config.max_staleness, batch_samples * self.config.steps)
         self.buffer = Buffer(self.config.bound())
+        self.slots = asyncio.Semaphore(max(1, self.max_running * 9 // 8 // self.group_size))
 
     @property
     def version(self) -> Version:
@@ -89,12 +92,15 @@ async def train(run: Run) -> None:
 
 
 async def produce(run: Run) -> None:
-    """Keep the engines busy, and never past the admission budget.
+    """Keep the engines busy, never past the admission budget, and no further ahead of the trainer than it needs.
 
-    Consumes tasks; produces judged groups in the buffer; waits for a ticket; is unblocked by a step's end or a drop.
+    Consumes tasks; produces judged groups in the buffer. Waits for a slot in an engine, for the trainer to take the
+    batch that is in stock, and for a ticket; is unblocked by a rollout's end, a step's beginning, a step's end or a drop.
     """
     async with asyncio.TaskGroup() as going:
         for task in run.tasks:
+            await run.slots.acquire()
+            await run.buffer.room(run.config.groups_per_step)
             ticket = await run.admission.acquire(run.group_size)
             run.ledger.admitted(ticket.group, task.id, ticket.samples, ticket.version)
             run.buffer.expect(ticket.group, ticket.version)
@@ -104,10 +110,13 @@ async def produce(run: Run) -> None:
 
 async def answer(run: Run, task: Task, ticket: Ticket) -> None:
     """One task: roll it out, have it judged, and put it in the buffer, or drop it with the reason."""
-    samples = await rolled_out(run, task, ticket)
+    try:
+        samples = await rolled_out(run, task, ticket)
+    finally:
+        run.slots.release()
     if samples is None:
         return discard(run, ticket.group, Released.ROLLOUT_FAILED)
-    verdicts = await asyncio.gather(*(run.judge.judge(task, sample.text) for sample in samples))
+    verdicts = await together(*(run.judge.judge(task, sample.text) for sample in samples))
     group = Group(ticket.group, task, judged(samples, verdicts), ticket.version)
     run.ledger.judged(group, [v.reason for v in verdicts if v.reason is not JudgeReason.OK])
     run.observer.judged(group)
@@ -122,7 +131,8 @@ async def answer(run: Run, task: Task, ticket: Ticket) -> None:
 async def rolled_out(run: Run, task: Task, ticket: Ticket) -> list[Sample] | None:
     """The task's samples; None when the engine failed it every time. A retry starts the group afresh."""
     for attempt in range(run.config.retries + 1):
-        client = Client(run.engines[(ticket.group + attempt) % len(run.engines)], f"{run.seed}/{ticket.group}/{attempt}")
+        engine = run.engines[(ticket.group + attempt) % len(run.engines)]
+        client = Client(engine, f"{run.seed}/{ticket.group}/{attempt}")
         try:
             return await run.rollout(task, client)
         except EngineError as error:
@@ -154,16 +164,16 @@ def assert_bound(run: Run, selection: Selection) -> None:
     for group in selection.take:
         for sample in group.samples:
             if any(m and NOT_SAMPLED < v < oldest for v, m in zip(sample.versions, sample.loss_mask, strict=True)):
-                raise FreerunError(f"group {group.id} holds a token older than max_staleness allows: please report this")
+                raise FreerunError(f"group {group.id} holds a token older than max_staleness allows: this is a bug")
 
 
 async def publish(run: Run) -> list[UpdateReport]:
     """Trainer to engines: the present version, complete, between two steps of each engine."""
     handle = await run.trainer.publish()
-    updates = await asyncio.gather(*(engine.update_weights(handle) for engine in run.engines))
-    if run.after_publish:
-        await run.after_publish(handle)
-    return list(updates)
+    updates = await together(*(engine.update_weights(handle) for engine in run.engines))
+    for hook in run.on_publish:
+        await hook(handle)
+    return updates
 
 
 def settle(run: Run, batch: Batch, version: Version) -> None:
@@ -194,22 +204,3 @@ def drop(run: Run, group: int, reason: Released) -> None:
 async def waiting(run: Run, work: Coroutine[Any, Any, T], what: str) -> T:
     run.observer.doing("controller", f"waits for {what}")
     return await patiently(work, what, run.config.patience_s, run.observer.note)
-
-
-@asynccontextmanager
-async def background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run `work` beside the block. Its failure fails the block with the first cause; it ends with the block."""
-    try:
-        async with asyncio.TaskGroup() as both:
-            beside = both.create_task(work)
-            yield
-            beside.cancel()
-    except BaseExceptionGroup as errors:
-        raise first_cause(errors) from None
-
-
-def first_cause(error: BaseException) -> BaseException:
-    """The first error of a group of them."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

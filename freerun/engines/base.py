@@ -48,6 +48,8 @@ class UpdateReport:
     """From the end of the last step with the old weights to the moment the new ones were in place."""
     recomputed_tokens: int
     """How many cached tokens must be rebuilt with the new weights (0 with `keep`)."""
+    idle_s: float = 0.0
+    """How long the engine has had nothing to do, since it started."""
 
 
 @dataclass(slots=True)

@@ -49,7 +49,8 @@ class PackedAttention:
         sharing = q_THD.shape[1] // k_TKD.shape[1]
         k, v = k_TKD.repeat_interleave(sharing, dim=1), v_TKD.repeat_interleave(sharing, dim=1)
         bounds, longest = self._bounds, self._longest
-        read: Tensor = varlen_attn(q_THD, k, v, bounds, bounds, longest, longest, window_size=(-1, 0))
+        read = varlen_attn(q_THD, k, v, bounds, bounds, longest, longest, window_size=(-1, 0))
+        assert isinstance(read, Tensor)
         return read
 
 

@@ -87,7 +87,7 @@ def to_hugging_face(tensors: Mapping[str, Tensor], shape: Shape) -> Iterator[tup
     }
     for name, tensor in tensors.items():
         module = name.split(".")[-2]
-        parts = tensor.split(rows[module]) if module in rows else [tensor]
+        parts = torch.split(tensor, rows[module]) if module in rows else (tensor,)
         yield from zip(hugging_face_names(name), parts, strict=True)
 
 
@@ -103,7 +103,7 @@ def _write_shards(tensors: dict[str, Tensor], folder: Path) -> None:
     if len(shards) == 1:
         save_file(shards[0], folder / "model.safetensors", metadata={"format": "pt"})
         return
-    where = {}
+    where: dict[str, str] = {}
     for index, shard in enumerate(shards, start=1):
         file = f"model-{index:05d}-of-{len(shards):05d}.safetensors"
         save_file(shard, folder / file, metadata={"format": "pt"})
@@ -142,5 +142,5 @@ class _Folder:
         try:
             tensor: Tensor = self._files[file].get_tensor(name)
         except SafetensorError:
-            raise ConfigError(f"model.path: {self._folder} holds no tensor {name}, which its config.json asks for") from None
+            raise ConfigError(f"model.path: {self._folder} holds no tensor {name}; its config.json wants it") from None
         return tensor

@@ -27,6 +27,8 @@ class Attend(Protocol):
 
 
 class Decoder(nn.Module):
+    inv_freq: Tensor
+
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
@@ -96,7 +98,7 @@ def inverse_frequencies(shape: Shape) -> Tensor:
     if not scaling:
         return frequencies
     if scaling.get("rope_type", scaling.get("type")) == "linear":
-        return frequencies / scaling["factor"]
+        return frequencies / float(scaling["factor"])
     return _llama3(frequencies, **{key: float(scaling[key]) for key in _LLAMA3})
 
 

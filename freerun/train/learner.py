@@ -63,7 +63,7 @@ class Learner:
         for indices, proximal_logprobs in zip(minibatches, proximal, strict=True):
             packed = self._packed(indices, samples, advantage)
             tokens = sum(micro.num_trained for micro in packed)
-            for micro, proximal_A in zip(packed, proximal_logprobs or [None] * len(packed), strict=True):
+            for micro, proximal_A in zip(packed, proximal_logprobs, strict=True):
                 if micro.num_trained:
                     self._rl_backward(micro, proximal_A, tokens, diagnostics)
             diagnostics.optimizer_step(*self._optimize())
@@ -85,7 +85,8 @@ class Learner:
         grad_norm, lr = self._optimize()
         phases.end("learn")
         self.version += 1
-        return StepResult(self.version, {"loss": total, "grad_norm": grad_norm, "lr": lr, "tokens": tokens}, phases.ended)
+        metrics = {"loss": total, "grad_norm": grad_norm, "lr": lr, "tokens": float(tokens)}
+        return StepResult(self.version, metrics, phases.ended)
 
     def save(self, folder: Path, like: Path) -> None:
         save_decoder(self.decoder, folder, like)
@@ -104,14 +105,14 @@ class Learner:
         return [pack([samples[i] for i in micro], [advantage[i] for i in micro]) for micro in chosen]
 
     @torch.no_grad()
-    def _proximal(self, packed: list[Packed]) -> list[Tensor] | None:
+    def _proximal(self, packed: list[Packed]) -> list[Tensor | None]:
         """The batch's log-probabilities by the weights before the step.
 
         With one minibatch the policy is the proximal policy when its gradient is taken, so a pass of its own would
         compute the same numbers twice.
         """
         if self._config.minibatches == 1:
-            return None
+            return [None] * len(packed)
         return [self._logprobs(micro)[0] for micro in packed]
 
     def _rl_backward(self, micro: Packed, proximal_A: Tensor | None, tokens: int, diagnostics: Diagnostics) -> None:

@@ -47,8 +47,8 @@ class ShmPublisher:
         for name, (dtype, shape, offset, size) in json.loads(manifest).items():
             target = payload[offset : offset + size].view(getattr(torch, dtype)).view(shape)
             target.copy_(tensors[name].detach())
-        checksum = xxhash.xxh3_64_intdigest(payload.numpy())
-        del payload
+        with memoryview(slot) as everything:
+            checksum = xxhash.xxh3_64_intdigest(everything[start : start + payload_bytes])
         _HEADER.pack_into(slot, 0, _MAGIC, version, checksum, len(manifest), payload_bytes)
         self._version = version
         return WeightsHandle("shm", version, str(self._path(which)), f"{checksum:016x}")

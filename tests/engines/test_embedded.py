@@ -96,7 +96,7 @@ def test_weights_swapped_mid_answer_many_times(dtype: torch.dtype) -> None:
 
 
 def test_keep_goes_on_with_the_old_cache() -> None:
-    """`keep` is cheaper and says so; its log-probabilities are not those of a recompute, which is why it is a choice."""
+    """`keep` is cheaper; its log-probabilities are not those of a recompute, which is why it is a choice."""
     old, new = tiny_decoder(0), tiny_decoder(5)
     e = engine(tiny_decoder(0), on_update="keep")
     e.submit("a", [5, 6, 7], SAMPLING, 1)
@@ -227,7 +227,7 @@ def test_refusals() -> None:
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**6))
 def test_nothing_leaks_whatever_happens(seed: int) -> None:
-    """Random lengths, groups, cancellations, updates and a small cache: every request ends once, every block returns."""
+    """Random lengths, groups, cancellations, updates, a small cache: each request ends once, every block returns."""
     dice = random.Random(seed)
     e = engine(tiny_decoder(0), cache_tokens=256, max_running=dice.randrange(1, 12), step_tokens=dice.randrange(1, 64),
                block_tokens=dice.choice([1, 4, 16]))  # fmt: skip

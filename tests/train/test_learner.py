@@ -54,7 +54,9 @@ def plain_gradient(decoder: Decoder, batch: Batch, clip: float = 0.2, cap: float
                     new = policy[position - 1]
                     weight = min(cap, exp(new.item() - sample.behavior_logprobs[position]))
                     ratio = (new - new.detach()).exp()
-                    total = total - weight * torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
+                    total = total - weight * torch.minimum(
+                        ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage
+                    )
                     count += 1
     torch.autograd.backward(total / count)
     return {name: p.grad.clone() for name, p in decoder.named_parameters() if p.grad is not None}
@@ -96,7 +98,7 @@ def test_minibatches_use_the_weights_before_the_step_as_proximal() -> None:
         seen.append((micro, proximal))
         original(micro, proximal, tokens, diagnostics)
 
-    learner._rl_backward = spy  # type: ignore[method-assign]
+    learner._rl_backward = spy  # type: ignore[method-assign, assignment]
     learner.step(batch)
     assert len(seen) == 2
     assert sum(len(micro.lengths) for micro, _ in seen) == len(batch.samples)
@@ -154,7 +156,7 @@ def test_engine_and_trainer_agree_at_equal_weights() -> None:
         for _, c in engine.step():
             n = len(c.tokens)
             samples.append(
-                Sample([5, 6, 7, 8] + c.tokens, [False] * 4 + [True] * n, [0.0] * 4 + c.logprobs, [-1] * 4 + c.versions,
+                Sample([5, 6, 7, 8, *c.tokens], [False] * 4 + [True] * n, [0.0] * 4 + c.logprobs, [-1] * 4 + c.versions,
                        c.finish, reward=float(n % 2))
             )  # fmt: skip
     learner = Learner(tiny_decoder(4), TrainConfig(), temperature=0.8)

@@ -47,8 +47,8 @@ def test_equal_rewards_teach_nothing() -> None:
     ],
 )
 def test_decoupled_ppo_by_hand(policy: float, proximal: float, behavior: float, advantage: float, loss: float) -> None:
-    tensors = [torch.tensor([x], dtype=torch.float64) for x in (policy, proximal, behavior, advantage)]
-    got = decoupled_ppo(*tensors, clip_ratio=0.2, behavior_cap=5.0)
+    p, prox, behav, adv = (torch.tensor([x], dtype=torch.float64) for x in (policy, proximal, behavior, advantage))
+    got = decoupled_ppo(p, prox, behav, adv, clip_ratio=0.2, behavior_cap=5.0)
     assert got.loss_A.item() == pytest.approx(loss, rel=1e-12)
     assert got.capped.item() == (exp(proximal - behavior) > 5)
 

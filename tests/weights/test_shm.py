@@ -45,7 +45,7 @@ def test_the_previous_version_stays_and_the_one_before_is_gone(tmp_path: Path) -
     publisher, subscriber = ShmPublisher(tmp_path), ShmSubscriber()
     handles = [publisher.publish(version, tensors(version)) for version in range(3)]
     assert torch.equal(subscriber.fetch(handles[1])["a"], tensors(1)["a"])
-    with pytest.raises(WeightsError, match="version 0 is gone: .* holds version 2"):
+    with pytest.raises(WeightsError, match=r"version 0 is gone: .* holds version 2"):
         subscriber.fetch(handles[0])
 
 

@@ -35,7 +35,8 @@ class PagedAttention:
     def __init__(self, cache: Cache, chunks: list[Chunk]) -> None:
         self._cache = cache
         size = cache.block_tokens
-        self._slots_T = torch.tensor([c.table[p // size] * size + p % size for c in chunks for p in range(c.start, c.end)])
+        places = ((chunk.table, position) for chunk in chunks for position in range(chunk.start, chunk.end))
+        self._slots_T = torch.tensor([table[p // size] * size + p % size for table, p in places])
         self._buckets = _buckets(chunks, size)
         self._back_T = torch.cat([bucket.rows for bucket in self._buckets]).argsort()
 
@@ -69,14 +70,14 @@ class _Bucket:
         kv_heads, head_dim = keys.shape[-2:]
         rows, new = self.gather_NC.shape
         group = q_THD.shape[1] // kv_heads
-        q_NCKGD = q_THD[self.gather_NC].unflatten(2, (kv_heads, group))
+        q_NCKGD = q_THD[self.gather_NC].view(rows, new, kv_heads, group, head_dim)
         q = q_NCKGD.permute(0, 2, 3, 1, 4).reshape(rows, kv_heads, group * new, head_dim)
         k = keys[self.tables].flatten(1, 2).transpose(1, 2)
         v = values[self.tables].flatten(1, 2).transpose(1, 2)
         mask = self.mask_NCL[:, None].repeat(1, 1, group, 1) if group > 1 else self.mask_NCL[:, None]
         read = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        read_NCHD = read.unflatten(2, (group, new)).permute(0, 3, 1, 2, 4).reshape(rows * new, -1, head_dim)
-        return read_NCHD[self.kept]
+        read_NKGCD = read.view(rows, kv_heads, group, new, head_dim)
+        return read_NKGCD.permute(0, 3, 1, 2, 4).reshape(rows * new, -1, head_dim)[self.kept]
 
 
 def _buckets(chunks: list[Chunk], size: int) -> list[_Bucket]:

@@ -1,0 +1,31 @@
+# `make demo` and `make test` do all the set-up themselves, into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint clean
+.DELETE_ON_ERROR:
+
+demo: .venv/installed
+	$(BIN)/freerun demo
+
+test: .venv/installed-dev lint
+	$(BIN)/python -m pytest
+
+lint: .venv/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt "setuptools>=77" wheel
+	$(BIN)/pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation --editable .
+	touch $@
+
+.venv/installed-dev: .venv/installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation --editable ".[dev]"
+	touch $@
+
+clean:
+	rm -rf .venv build dist *.egg-info

@@ -1,0 +1,183 @@
+"""The command line: parse, load the configuration, launch. Nothing else happens here."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from freerun.core import FreerunError
+
+T = TypeVar("T")
+
+app = typer.Typer(
+    name="freerun",
+    help="Asynchronous reinforcement learning for language models. Start with `freerun demo`.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+bench = typer.Typer(help="Measure this machine: each prints a table, a ratio and a JSON line.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
+
+ConfigFile = Annotated[Path, typer.Argument(help="The run's YAML file.", show_default=False)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(help="Changes to it, such as train.lr=3e-4.", show_default=False, metavar="KEY=VALUE"),
+]
+
+
+@app.command()
+def train(
+    file: ConfigFile,
+    overrides: Overrides = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check it all, print the plan, start nothing.")] = False,
+) -> None:
+    """Train a policy by reinforcement learning, generating and learning at the same time."""
+    from freerun.launch import local
+    from freerun.launch.plan import describe
+    from freerun.launch.prepare import prepare
+
+    prepared = prepare(*_load(file, overrides))
+    if dry_run:
+        print(describe(prepared.config, prepared.shape, len(prepared.tasks)))
+        return
+    outcome = run_to_end(local.train(prepared))
+    print(f"done: {len(outcome.steps)} steps; look at {outcome.folder.report}")
+
+
+@app.command()
+def sft(file: ConfigFile, overrides: Overrides = None) -> None:
+    """Supervised training on prompts and answers: a warm-up before `train`, or for its own sake."""
+    from freerun.launch import local
+    from freerun.launch.prepare import prepare_sft
+    from freerun.launch.progress import SftProgress
+
+    prepared = prepare_sft(*_load(file, overrides))
+    with SftProgress(prepared.config.sft.steps) as progress:
+        folder = run_to_end(local.sft(prepared, progress.stepped, progress.evaluated))
+    print(f"done: the model is in {folder.checkpoints / 'last'}")
+
+
+@app.command("eval")
+def evaluate(file: ConfigFile, overrides: Overrides = None) -> None:
+    """Measure a policy on held-out tasks: pass@1 with a 95% interval, and pass@k (k is evaluate.samples)."""
+    from freerun.launch import local
+    from freerun.launch.prepare import prepare_eval
+    from freerun.launch.progress import counting
+
+    prepared = prepare_eval(*_load(file, overrides))
+    with counting("evaluating", len(prepared.held_out)) as progress:
+        result = run_to_end(local.evaluate(prepared, progress))
+    print(f"pass@1 {result.pass_at_1:.3f} (95% interval {result.low:.3f} to {result.high:.3f}), {result.tasks} tasks")
+    if result.k > 1:
+        print(f"pass@{result.k} {result.pass_at_k:.3f}")
+    print(
+        f"mean reward {result.reward_mean:.3f}, truncated {result.truncated_share:.1%}"
+        + (f", {result.judge_failures} answers could not be judged" if result.judge_failures else "")
+    )
+
+
+@app.command()
+def config(
+    file: Annotated[Path | None, typer.Argument(help="Show what this file resolves to.", show_default=False)] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Explain every knob: its meaning and its default. With a file: the values it resolves to, and where from."""
+    from freerun.config.load import dump, knobs
+
+    if file is not None:
+        print(dump(*_load(file, overrides)), end="")
+        return
+    console = Console(highlight=False)
+    for key, help, default in knobs():
+        shown = "[red]required[/]" if default is ... else f"[dim]default[/] {escape(repr(default))}"
+        console.print(f"[bold]{key}[/]  {shown}\n    {escape(help)}", soft_wrap=True)
+
+
+@app.command()
+def doctor() -> None:
+    """Say what this machine can do."""
+    from freerun.launch.doctor import examine
+
+    console = Console(highlight=False)
+    for finding in examine():
+        console.print(f"{finding.mark} {escape(finding.what)}", soft_wrap=True)
+
+
+@app.command()
+def demo(
+    seed: Annotated[int, typer.Option(help="Of model, data and sampling.")] = 0,
+    max_staleness: Annotated[int, typer.Option(help="The staleness bound η; 0 is synchronous.")] = 4,
+    steps: Annotated[int | None, typer.Option(help="Training steps, instead of the demo's own number.")] = None,
+) -> None:
+    """Watch a tiny model learn to reverse letters, in minutes, on two CPU cores."""
+    from freerun.launch.demo import run_demo
+
+    print(run_to_end(run_demo(seed, max_staleness, steps)))
+
+
+@bench.command("async")
+def bench_async(
+    steps: Annotated[int, typer.Option(help="Measured steps of each run.")] = 12,
+    max_staleness: Annotated[int, typer.Option(help="The η to compare with 0.")] = 4,
+    json_only: Annotated[bool, typer.Option("--json", help="Print the JSON line only.")] = False,
+) -> None:
+    """Asynchronous against synchronous training on this machine, with long-tailed answer lengths."""
+    from freerun.launch.bench import bench_async
+
+    run_to_end(bench_async(steps, max_staleness, json_only))
+
+
+def _load(file: Path, overrides: list[str] | None) -> tuple[Any, Any]:
+    from freerun.config.load import load_config
+
+    return load_config(file, overrides or [])
+
+
+def run_to_end(work: Coroutine[Any, Any, T]) -> T:
+    """Run it. Ctrl-C and SIGTERM cancel it, and everything it started ends with it, in seconds."""
+    received: list[signal.Signals] = []
+
+    async def cancellable() -> T:
+        main, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert main is not None
+
+        def stop(number: signal.Signals) -> None:
+            received.append(number)
+            main.cancel()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop, number)
+        return await work
+
+    try:
+        return asyncio.run(cancellable())
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        print("stopped; what was done so far is in the run's folder", file=sys.stderr)
+        raise typer.Exit(128 + received[0]) from None
+
+
+def main() -> NoReturn:
+    """The console script. A user's mistake is one line and code 2; any other expected failure its cause and code 1."""
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    try:
+        app()
+    except FreerunError as error:
+        if error.detail:
+            print(error.detail, file=sys.stderr)
+        print(f"freerun: {error}", file=sys.stderr)
+        sys.exit(2 if error.is_users else 1)
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

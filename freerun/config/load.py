@@ -1,0 +1,140 @@
+"""A YAML file and dotted overrides into one validated tree, and back into YAML that says where each value came from."""
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from freerun.config.tree import RunConfig
+from freerun.core import ConfigError
+
+Origins = dict[str, str]
+"""Dotted key → the file or the command line that set it. What is not in it is a default."""
+
+
+def load_config(file: Path | None, overrides: Sequence[str] = ()) -> tuple[RunConfig, Origins]:
+    """The file first, then the overrides in order. A mistake is a ConfigError of one line."""
+    values: dict[str, Any] = {}
+    origins: Origins = {}
+    if file is not None:
+        _merge(values, _read(file), origins, file.name)
+    for override in overrides:
+        _merge(values, _parse(override), origins, "command line")
+    _refuse_unknown(values, RunConfig)
+    try:
+        return RunConfig.model_validate(values), origins
+    except ValidationError as error:
+        raise ConfigError(_first_mistake(error)) from None
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(file.read_text())
+    except FileNotFoundError:
+        raise ConfigError(f"there is no file {file}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{file} should hold keys and values, such as 'model: {{path: …}}'")
+    return values
+
+
+def _parse(override: str) -> dict[str, Any]:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"{override!r} is not KEY=VALUE, such as train.lr=3e-4")
+    number = _number(text)
+    value: Any = yaml.safe_load(text) if number is None else number
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return value if isinstance(value, dict) else {}
+
+
+def _number(text: str) -> float | None:
+    """YAML reads 3e-4 as a string; nobody means that."""
+    try:
+        return float(text) if "e" in text.lower() else None
+    except ValueError:
+        return None
+
+
+def _merge(into: dict[str, Any], values: Mapping[str, Any], origins: Origins, origin: str, prefix: str = "") -> None:
+    for key, value in values.items():
+        dotted = f"{prefix}{key}"
+        if isinstance(value, Mapping) and isinstance(into.get(key, {}), dict):
+            _merge(into.setdefault(key, {}), value, origins, origin, dotted + ".")
+        else:
+            into[key] = _number(value) if isinstance(value, str) and _number(value) is not None else value
+            origins[dotted] = origin
+
+
+def _refuse_unknown(values: Mapping[str, Any], model: type[BaseModel], prefix: str = "") -> None:
+    for key, value in values.items():
+        if key not in model.model_fields:
+            raise ConfigError(f"unknown key {prefix}{key}{_nearest(key, prefix, model)}")
+        inner = inner_section(model, key)
+        if inner and isinstance(value, Mapping):
+            _refuse_unknown(value, inner, f"{prefix}{key}.")
+
+
+def _nearest(key: str, prefix: str, model: type[BaseModel]) -> str:
+    """The nearest name in the same section, else anywhere in the tree."""
+    here = difflib.get_close_matches(str(key), model.model_fields, n=1, cutoff=0.6)
+    if here:
+        return f"; did you mean {prefix}{here[0]}?"
+    anywhere = {dotted.rsplit(".", 1)[-1]: dotted for dotted, _, _ in knobs()}
+    far = difflib.get_close_matches(str(key), anywhere, n=1, cutoff=0.75)
+    if far:
+        return f"; did you mean {anywhere[far[0]]}?"
+    return f"; {prefix.rstrip('.') or 'the top level'} has {', '.join(model.model_fields)}"
+
+
+def inner_section(model: type[BaseModel], key: str) -> type[BaseModel] | None:
+    """The section behind a key, optional ones included."""
+    annotation = model.model_fields[key].annotation
+    for kind in (annotation, *get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None
+
+
+def knobs(model: type[BaseModel] = RunConfig, prefix: str = "") -> Iterator[tuple[str, str, Any]]:
+    """Every knob: its dotted key, its meaning, its default (`...` where there is none)."""
+    for key, field in model.model_fields.items():
+        inner = inner_section(model, key)
+        if inner and key != "held_out":
+            yield from knobs(inner, f"{prefix}{key}.")
+        else:
+            default = ... if field.is_required() else field.get_default()
+            yield f"{prefix}{key}", field.description or "", default
+
+
+def _first_mistake(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "missing":
+        return f"{where} is missing; set it in the file, or as {where}=VALUE on the command line"
+    more = f" (and {len(error.errors()) - 1} more)" if len(error.errors()) > 1 else ""
+    return f"{where}: {message} (it is {first['input']!r}){more}" if where else message
+
+
+def dump(config: RunConfig, origins: Origins) -> str:
+    """YAML of every value, each with a comment that says where it came from."""
+    lines: list[str] = []
+    _dump(config.model_dump(mode="json"), origins, lines, "", 0)
+    return "\n".join(lines) + "\n"
+
+
+def _dump(values: Mapping[str, Any], origins: Origins, lines: list[str], prefix: str, depth: int) -> None:
+    for key, value in values.items():
+        dotted = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            lines.append(f"{'  ' * depth}{key}:")
+            _dump(value, origins, lines, dotted + ".", depth + 1)
+        else:
+            text = yaml.safe_dump(value, default_flow_style=True, width=10**9).removesuffix("\n...\n").strip()
+            lines.append(f"{'  ' * depth}{key}: {text}  # {origins.get(dotted, 'default')}")

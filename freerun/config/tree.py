@@ -1,0 +1,63 @@
+"""The whole configuration: one section a room, and what must hold between them."""
+
+from typing import Any
+
+from pydantic import model_validator
+
+from freerun.control.config import ControlConfig, EvaluateConfig, SftConfig
+from freerun.core.section import Section, knob
+from freerun.data.config import DataConfig
+from freerun.engines.config import EngineConfig
+from freerun.models.config import ModelConfig
+from freerun.rewards.config import RewardConfig
+from freerun.rollouts.config import RolloutConfig
+from freerun.train.config import TrainConfig
+
+
+def section(kind: type[Section], help: str) -> Any:
+    return knob(kind(), help)
+
+
+class RunConfig(Section):
+    name: str = knob("run", "The run's folder is RUNS/NAME.", pattern=r"^[A-Za-z0-9._-]+$")
+    runs: str = knob("runs", "The folder that holds the folders of runs.")
+    seed: int = knob(0, "Of the order of the data, of sampling, of minibatches.", ge=0)
+    model: ModelConfig = knob(..., "Which model.")
+    data: DataConfig = knob(..., "What to train on.")
+    held_out: DataConfig | None = knob(None, "What to evaluate on; the same keys as `data`.")
+    reward: RewardConfig = section(RewardConfig, "Who judges answers.")
+    rollout: RolloutConfig = section(RolloutConfig, "How answers are sampled.")
+    control: ControlConfig = section(ControlConfig, "Steps, batches, staleness.")
+    train: TrainConfig = section(TrainConfig, "How the policy learns.")
+    engine: EngineConfig = section(EngineConfig, "How answers are generated.")
+    evaluate: EvaluateConfig = section(EvaluateConfig, "Evaluation on held-out tasks.")
+    sft: SftConfig = section(SftConfig, "Supervised training (`freerun sft`).")
+
+    @property
+    def batch_samples(self) -> int:
+        return self.control.groups_per_step * self.rollout.group_size
+
+    @model_validator(mode="after")
+    def _no_contradictions(self) -> "RunConfig":
+        if self.rollout.group_size == 1 and self.train.advantages != "batch":
+            raise ValueError(
+                f"rollout.group_size is 1, so train.advantages={self.train.advantages} compares each answer with "
+                "itself and nothing is learned; raise rollout.group_size, or set train.advantages=batch"
+            )
+        if self.rollout.group_size == 1 and self.control.drop_no_signal:
+            raise ValueError("control.drop_no_signal drops every group of one; raise rollout.group_size, or unset it")
+        if self.train.minibatches > self.batch_samples:
+            raise ValueError(
+                f"train.minibatches is {self.train.minibatches}, but a batch has only {self.batch_samples} samples"
+            )
+        if self.evaluate.every and self.held_out is None:
+            raise ValueError("evaluate.every is set, but there is no held_out to evaluate on; add held_out.source")
+        if self.sft.until is not None and self.held_out is None:
+            raise ValueError("sft.until is set, but there is no held_out to measure it on; add held_out.source")
+        longest = self.data.max_prompt_tokens + self.rollout.max_new_tokens + 2 * self.engine.block_tokens
+        if longest > self.engine.cache_tokens:
+            raise ValueError(
+                f"engine.cache_tokens is {self.engine.cache_tokens}, too few for one longest prompt and answer "
+                f"({longest} tokens); raise it, or lower data.max_prompt_tokens or rollout.max_new_tokens"
+            )
+        return self

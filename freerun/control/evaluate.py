@@ -1,0 +1,155 @@
+"""How good a version is: pass@1 and pass@k over held-out tasks, with a confidence interval.
+
+Evaluation in a run has an engine of its own, so it is pinned to one version, and neither generation nor training waits
+for it.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import comb, sqrt
+
+from freerun.control.waiting import together
+from freerun.core import DataError, Task, Version
+from freerun.engines.base import Client, Engine
+from freerun.rewards.base import Judge
+from freerun.rollouts.base import Rollout
+from freerun.weights.base import WeightsHandle
+
+_Z95 = 1.959964
+
+
+@dataclass(slots=True, frozen=True)
+class Evaluation:
+    tasks: int
+    k: int
+    pass_at_1: float
+    low: float
+    high: float
+    """The 95% confidence interval of pass@1."""
+    pass_at_k: float
+    reward_mean: float
+    truncated_share: float
+    judge_failures: int
+    """Samples that could not be judged. They count as not passed."""
+
+
+@dataclass
+class Evaluator:
+    tasks: list[Task]
+    rollout: Rollout
+    judge: Judge
+    engine: Engine
+    pass_reward: float
+    seed: int
+
+    async def evaluate(self, progress: Callable[[], None] = lambda: None) -> Evaluation:
+        """Every task once, all at the same time: the engine queues what it has no room for."""
+
+        async def one(index: int, task: Task) -> tuple[list[float | None], int]:
+            samples = await self.rollout(task, Client(self.engine, f"evaluate/{self.seed}/{index}"))
+            verdicts = await together(*(self.judge.judge(task, sample.text) for sample in samples))
+            progress()
+            return [verdict.reward for verdict in verdicts], sum(sample.truncated for sample in samples)
+
+        outcomes = await together(*(one(index, task) for index, task in enumerate(self.tasks)))
+        return summarise([rewards for rewards, _ in outcomes], sum(cut for _, cut in outcomes), self.pass_reward)
+
+
+def summarise(rewards: list[list[float | None]], truncated: int, pass_reward: float) -> Evaluation:
+    """Rewards by task; every task has the same number of samples."""
+    if not rewards:
+        raise DataError("there is nothing to evaluate on: the held-out data is empty")
+    k, tasks = len(rewards[0]), len(rewards)
+    passed = [sum(r is not None and r >= pass_reward for r in task) for task in rewards]
+    shares = [count / k for count in passed]
+    low, high = interval(shares, k)
+    known = [r for task in rewards for r in task if r is not None]
+    return Evaluation(
+        tasks=tasks,
+        k=k,
+        pass_at_1=sum(shares) / tasks,
+        low=low,
+        high=high,
+        pass_at_k=sum(pass_at(k, k, count) for count in passed) / tasks,
+        reward_mean=sum(known) / max(len(known), 1),
+        truncated_share=truncated / (tasks * k),
+        judge_failures=tasks * k - len(known),
+    )
+
+
+def pass_at(k: int, samples: int, passed: int) -> float:
+    """The unbiased estimate (Chen et al. 2021): the chance that k of the samples hold at least one that passed."""
+    return 1.0 - comb(samples - passed, k) / comb(samples, k)
+
+
+def interval(shares: list[float], k: int) -> tuple[float, float]:
+    """95%, for the mean over tasks. Wilson's for one sample a task (right near 0 and 1 too); with several, the samples
+    of a task are not independent, so tasks are the unit: a normal interval from their spread."""
+    n, mean = len(shares), sum(shares) / len(shares)
+    if k == 1:
+        centre = (mean + _Z95**2 / (2 * n)) / (1 + _Z95**2 / n)
+        half = _Z95 / (1 + _Z95**2 / n) * sqrt(mean * (1 - mean) / n + _Z95**2 / (4 * n * n))
+    else:
+        centre = mean
+        half = _Z95 * sqrt(sum((share - mean) ** 2 for share in shares) / max(n - 1, 1) / n)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+class EvaluateBeside:
+    """Evaluates every so many versions beside the run, on an engine of its own.
+
+    Consumes published versions; produces evaluations; waits for its engine; is unblocked by it. When the previous
+    evaluation is still going, the version is skipped, and that is said: nobody waits.
+    """
+
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        every: int,
+        done: Callable[[Version, Evaluation], None],
+        note: Callable[[str], None],
+    ) -> None:
+        self._evaluator = evaluator
+        self._every = every
+        self._done = done
+        self._note = note
+        self._going: asyncio.Task[None] | None = None
+        self._version: Version = 0
+
+    async def published(self, handle: WeightsHandle) -> None:
+        """Take the weights if this version's turn has come, and evaluate them in the background."""
+        if handle.version % self._every:
+            return
+        if self._going and not self._going.done():
+            self._note(f"version {handle.version} is not evaluated: the previous evaluation still runs")
+            return
+        await self.finish()
+        await self.begin(handle)
+
+    async def begin(self, handle: WeightsHandle) -> None:
+        """Start on that version; the engine has version 0 from its beginning."""
+        if handle.version:
+            await self._evaluator.engine.update_weights(handle)
+        self._version = handle.version
+        self._going = asyncio.create_task(self._evaluate())
+
+    async def _evaluate(self) -> None:
+        version = self._version
+        self._done(version, await self._evaluator.evaluate())
+
+    async def finish(self) -> None:
+        """Wait for the evaluation that is going, if any; its failure is raised here."""
+        if self._going:
+            await self._going
+
+    async def last(self, handle: WeightsHandle) -> None:
+        """At the end of the run: see to it that its last version is evaluated."""
+        await self.finish()
+        if handle.version > self._version:
+            await self.begin(handle)
+            await self.finish()
+
+    def cancel(self) -> None:
+        if self._going:
+            self._going.cancel()

@@ -1,0 +1,49 @@
+"""Ways to wait for others, none of them silent: a long wait says what for, a failure beside us is ours at once."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def patiently(work: Coroutine[Any, Any, T], what: str, patience_s: float, say: Callable[[str], None]) -> T:
+    """Await `work`; every `patience_s` seconds that it is not done, say so."""
+    task = asyncio.ensure_future(work)
+    waited_s = 0.0
+    try:
+        while not (await asyncio.wait({task}, timeout=patience_s))[0]:
+            waited_s += patience_s
+            say(f"still waiting for {what} after {waited_s:.0f} s")
+        return task.result()
+    finally:
+        task.cancel()
+
+
+@asynccontextmanager
+async def background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run `work` beside the block. Its failure fails the block with the first cause; it ends with the block."""
+    try:
+        async with asyncio.TaskGroup() as both:
+            beside = both.create_task(work)
+            yield
+            beside.cancel()
+    except BaseExceptionGroup as errors:
+        raise _first_cause(errors) from None
+
+
+async def together(*works: Coroutine[Any, Any, T]) -> list[T]:
+    """All at the same time. The first failure cancels the others and is raised as it is."""
+    try:
+        async with asyncio.TaskGroup() as all_of_them:
+            tasks = [all_of_them.create_task(work) for work in works]
+    except BaseExceptionGroup as errors:
+        raise _first_cause(errors) from None
+    return [task.result() for task in tasks]
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

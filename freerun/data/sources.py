@@ -1,0 +1,59 @@
+"""Rows from whatever the user calls a dataset.
+
+Promises plain dicts in the source's own order, at least one of them. Knows nothing of tokenizers or tasks: which
+columns mean what is decided in `tasks.py`. Each kind of source has its file, so only what is used is imported.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from freerun.core import DataError
+from freerun.data.config import DataConfig
+from freerun.data.files import read_path
+from freerun.data.rows import Row
+
+HUB = "hub:"
+REASONING_GYM = "reasoning-gym:"
+STEM = re.compile(r"(\.jsonl|\.jsonl\.gz|\.parquet)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The rows, what to call them, and the columns that matter."""
+
+    stem: str
+    """A short name: `tasks` of `data/tasks.jsonl`, `gsm8k` of `hub:openai/gsm8k`."""
+    rows: list[Row]
+    prompt_key: str
+    answer_key: str
+
+
+def read_source(config: DataConfig) -> Source:
+    """Read the rows that `config.source` names, the first `config.limit` of them."""
+    if config.source.startswith(REASONING_GYM):
+        from freerun.data.gym import make_entries
+
+        name = config.source.removeprefix(REASONING_GYM)
+        return _source(config, name, make_entries(name, config), prompt_key="question", answer_key="answer")
+    if config.options:
+        raise DataError(f"options are for reasoning-gym sources only: remove them, or change source {config.source}")
+    if config.source.startswith(HUB):
+        from freerun.data.hub import download
+
+        name = config.source.removeprefix(HUB)
+        return _source(config, name.rpartition("/")[2], download(name, config.subset, config.split))
+
+    path = Path(config.source).expanduser()
+    return _source(config, STEM.sub("", path.resolve().name), read_path(path, config))
+
+
+def _source(
+    config: DataConfig, stem: str, rows: Iterable[Row], *, prompt_key: str | None = None, answer_key: str | None = None
+) -> Source:
+    taken = list(islice(rows, config.limit))
+    if not taken:
+        raise DataError(f"{config.source} holds no rows: point source at data with at least one")
+    return Source(stem, taken, prompt_key or config.prompt_key, answer_key or config.answer_key)

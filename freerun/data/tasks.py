@@ -1,0 +1,142 @@
+"""Rows become tasks: the prompt rendered and tokenised once, the reference answer, and everything else for judges.
+
+Promises that ids are unique and the same on every load, that every prompt fits `max_prompt_tokens`, and that `extra`
+survives JSON. Knows nothing of order: that is `stream.py`.
+"""
+
+import json
+from typing import Any, Protocol
+
+from freerun.core import DataError, Task
+from freerun.data.config import DataConfig
+from freerun.data.rows import Row, did_you_mean, listed
+from freerun.data.sources import Source, read_source
+
+Message = dict[str, str]
+
+
+class Tokenizer(Protocol):
+    """What is needed of a tokenizer; the fast tokenizers of transformers satisfy it."""
+
+    @property
+    def chat_template(self) -> Any: ...
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
+
+    def apply_chat_template(
+        self, conversation: list[Message], *, tokenize: bool, add_generation_prompt: bool
+    ) -> Any: ...
+
+
+def load_tasks(config: DataConfig, tokenizer: Tokenizer, *, needs_answer: bool = False) -> list[Task]:
+    """The tasks of `config.source` in the source's order.
+
+    With `needs_answer` (supervised training, where the answer is the text to learn) a task without one is an error.
+    """
+    source = read_source(config)
+    answer_expected = needs_answer or "answer_key" in config.model_fields_set
+    tasks = []
+    for id, row in zip(_ids(source), source.rows, strict=True):
+        prompt, tokens = _render(id, _column(source, id, row, source.prompt_key, "prompt_key"), config, tokenizer)
+        if answer_expected and source.answer_key not in row:
+            _column(source, id, row, source.answer_key, "answer_key")
+        answer = _answer(row.get(source.answer_key))
+        if needs_answer and answer is None:
+            raise DataError(f'task {id} has no answer to learn from: give it one under "{source.answer_key}"')
+        tasks.append(Task(id=id, prompt=prompt, prompt_tokens=tokens, answer=answer, extra=_extra(source, row)))
+    return tasks
+
+
+def _ids(source: Source) -> list[str]:
+    """The rows' own ids when every row has one and no two are alike, else the place in the source."""
+    own = [str(row["id"]) for row in source.rows if row.get("id") is not None]
+    if len(set(own)) == len(source.rows):
+        return own
+    return [f"{source.stem}:{index}" for index in range(len(source.rows))]
+
+
+def _column(source: Source, id: str, row: Row, key: str, knob: str) -> Any:
+    if key not in row:
+        raise DataError(
+            f'task {id} has no "{key}"; its keys are {listed(row)}: set {knob} to one of them{did_you_mean(key, row)}'
+        )
+    return row[key]
+
+
+def _answer(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value, default=str, ensure_ascii=False)
+
+
+def _extra(source: Source, row: Row) -> dict[str, Any]:
+    """All other columns (of a reasoning-gym entry all), as JSON holds them; what JSON does not know becomes text."""
+    whole = "reasoning_gym" in row
+    kept = {key: row[key] for key in row if whole or key not in (source.prompt_key, source.answer_key)}
+    extra: dict[str, Any] = json.loads(json.dumps(kept, default=str))
+    return extra
+
+
+def _render(id: str, prompt: Any, config: DataConfig, tokenizer: Tokenizer) -> tuple[str, list[int]]:
+    """The text and the tokens that the policy sees."""
+    if _uses_chat(config, tokenizer):
+        text = _apply_template(id, _messages(id, prompt, config.system), tokenizer)
+        tokens = tokenizer.encode(text, add_special_tokens=False)  # the template writes its own
+    else:
+        text = _plain(id, prompt, config)
+        tokens = tokenizer.encode(text, add_special_tokens=True)
+    if not tokens:
+        raise DataError(f"task {id} has an empty prompt: give it some text, or remove the row")
+    if len(tokens) > config.max_prompt_tokens:
+        raise DataError(
+            f"task {id} has a prompt of {len(tokens)} tokens: "
+            f"raise max_prompt_tokens (now {config.max_prompt_tokens}), or remove the row"
+        )
+    return text, tokens
+
+
+def _uses_chat(config: DataConfig, tokenizer: Tokenizer) -> bool:
+    if config.chat == "always" and not tokenizer.chat_template:
+        raise DataError(
+            "chat is always, but the tokenizer has no chat template: set chat to never, or use a chat model"
+        )
+    return config.chat != "never" and bool(tokenizer.chat_template)
+
+
+def _messages(id: str, prompt: Any, system: str | None) -> list[Message]:
+    if isinstance(prompt, str):
+        prompt = [{"role": "user", "content": prompt}]
+    if not isinstance(prompt, list) or not prompt:
+        raise DataError(f"task {id}: a prompt is text or a list of messages, this one is {_kind(prompt)}")
+    for message in prompt:
+        if not (isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ("role", "content"))):
+            raise DataError(f'task {id}: each message of a prompt needs the texts "role" and "content"')
+    if system is not None and prompt[0]["role"] != "system":
+        return [{"role": "system", "content": system}, *prompt]
+    return prompt
+
+
+def _apply_template(id: str, messages: list[Message], tokenizer: Tokenizer) -> str:
+    from jinja2 import TemplateError  # what chat templates are written in
+
+    try:
+        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    except TemplateError as error:
+        raise DataError(f"task {id}: the tokenizer's chat template refuses the prompt: {error}") from None
+
+
+def _plain(id: str, prompt: Any, config: DataConfig) -> str:
+    reason = "chat is never" if config.chat == "never" else "the tokenizer has no chat template"
+    if isinstance(prompt, list):
+        raise DataError(
+            f"task {id}: its prompt is a list of messages, but {reason}: give it as text, or use a chat model"
+        )
+    if not isinstance(prompt, str):
+        raise DataError(f"task {id}: a prompt is text or a list of messages, this one is {_kind(prompt)}")
+    if config.system is not None:
+        raise DataError(f"system needs a chat template, but {reason}: remove it, or put it into the prompts")
+    return prompt
+
+
+def _kind(value: Any) -> str:
+    return "empty" if value is None or value == [] else f"of type {type(value).__name__}"

@@ -1,0 +1,79 @@
+"""An engine behind HTTP, wherever it lives: what the controller talks to."""
+
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any, TypeVar
+
+import aiohttp
+import msgspec
+
+from freerun.core import EngineError
+from freerun.engines import wire
+from freerun.engines.base import Completion, EngineStats, Sampling, UpdateReport
+from freerun.weights.base import WeightsHandle
+
+T = TypeVar("T")
+
+
+class HttpEngine:
+    """An async context manager. No time-outs of its own on answers: how long is too long is the controller's to say."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self._chunks = msgspec.json.Decoder(wire.GenerateResponse)
+
+    async def __aenter__(self) -> "HttpEngine":
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=None, connect=30),
+            read_bufsize=2**20,
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
+
+    async def generate(self, prompt: list[int], sampling: Sampling, n: int = 1) -> AsyncIterator[Completion]:
+        request = wire.request_of(uuid.uuid4().hex, prompt, sampling, n)
+        answers, left = wire.Answers(), n
+        try:
+            async with self._session.post(self.url + wire.GENERATE, data=wire.encode(request)) as response:
+                await _check(response)
+                async for line in _lines(response):
+                    for choice in self._chunks.decode(line).choices:
+                        if completion := answers.add(choice):
+                            left -= 1
+                            yield completion
+        except (TimeoutError, aiohttp.ClientError, msgspec.DecodeError) as error:
+            raise EngineError(f"the engine at {self.url} failed a request: {error or type(error).__name__}") from None
+        if left:
+            raise EngineError(f"the engine at {self.url} ended a request with {left} of {n} answers missing")
+
+    async def update_weights(self, handle: WeightsHandle) -> UpdateReport:
+        return await self._call("POST", "/update_weights", UpdateReport, {"update_info": msgspec.to_builtins(handle)})
+
+    async def stats(self) -> EngineStats:
+        return await self._call("GET", "/stats", EngineStats)
+
+    async def _call(self, method: str, route: str, result: type[T], body: Any = None) -> T:
+        try:
+            async with self._session.request(method, self.url + route, data=wire.encode(body)) as response:
+                await _check(response)
+                return msgspec.json.decode(await response.read(), type=result)
+        except (TimeoutError, aiohttp.ClientError) as error:
+            raise EngineError(f"the engine at {self.url} failed {route}: {error or type(error).__name__}") from None
+
+
+async def _check(response: aiohttp.ClientResponse) -> None:
+    if response.status >= 400:
+        raise EngineError(f"the engine refused a request ({response.status}): {(await response.text())[:500]}")
+
+
+async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """The data of each server-sent event. Lines may be longer than any buffer, so they are put together here."""
+    rest = b""
+    async for piece in response.content.iter_any():
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data: ") and line != b"data: [DONE]":
+                yield line[6:]

@@ -1,0 +1,139 @@
+"""The token routes' wire format, that of vLLM's `/inference/v1/generate`, in one place for server and client.
+
+A group is one request. With `stream`, each answer comes as one or more chunks that carry its index; its last one has a
+finish reason and the versions of its stretches of tokens. (Ours come whole, as each answer ends.)
+"""
+
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+from freerun.core import EngineError, FinishReason, Version
+from freerun.engines.base import Completion, Sampling
+
+GENERATE = "/inference/v1/generate"
+
+
+class SamplingParams(msgspec.Struct, kw_only=True):
+    max_tokens: int = 16
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    stop: list[str] = []
+    stop_token_ids: list[int] = []
+    ignore_eos: bool = False
+    seed: int = 0
+    n: int = 1
+    logprobs: int = 0
+
+    def sampling(self) -> Sampling:
+        if self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < -1 or "" in self.stop:
+            raise EngineError("temperature ≥ 0, 0 < top_p ≤ 1, top_k ≥ 0 and no empty stop string, please")
+        return Sampling(
+            max_new_tokens=self.max_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=max(self.top_k, 0),
+            stop=tuple(self.stop),
+            stop_token_ids=tuple(self.stop_token_ids),
+            ignore_eos=self.ignore_eos,
+            seed=self.seed,
+        )
+
+
+class GenerateRequest(msgspec.Struct, kw_only=True):
+    request_id: str
+    token_ids: list[int]
+    sampling_params: SamplingParams
+    stream: bool = False
+
+
+class TokenLogprob(msgspec.Struct):
+    token_id: int
+    logprob: float
+
+
+class Logprobs(msgspec.Struct):
+    content: list[TokenLogprob]
+
+
+class Stretch(msgspec.Struct):
+    """Tokens start..end (end excluded) were sampled by that version."""
+
+    version: str
+    start: int
+    end: int
+
+
+class Choice(msgspec.Struct, kw_only=True):
+    index: int
+    token_ids: list[int]
+    logprobs: Logprobs
+    weight_versions: list[Stretch] | None = None
+    finish_reason: str | None = None
+
+
+class GenerateResponse(msgspec.Struct):
+    request_id: str
+    choices: list[Choice]
+
+
+def request_of(id: str, prompt: list[int], sampling: Sampling, n: int) -> GenerateRequest:
+    params = SamplingParams(
+        max_tokens=sampling.max_new_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        stop=list(sampling.stop),
+        stop_token_ids=list(sampling.stop_token_ids),
+        ignore_eos=sampling.ignore_eos,
+        seed=sampling.seed,
+        n=n,
+    )
+    return GenerateRequest(request_id=id, token_ids=prompt, sampling_params=params, stream=True)
+
+
+def choice_of(completion: Completion) -> Choice:
+    stretches, start = [], 0
+    for version, run in groupby(completion.versions):
+        length = len(list(run))
+        stretches.append(Stretch(str(version), start, start + length))
+        start += length
+    content = [TokenLogprob(t, p) for t, p in zip(completion.tokens, completion.logprobs, strict=True)]
+    return Choice(
+        index=completion.index,
+        token_ids=completion.tokens,
+        logprobs=Logprobs(content),
+        weight_versions=stretches,
+        finish_reason=completion.finish.value,
+    )
+
+
+class Answers:
+    """Puts a stream's chunks together: an answer is complete with its finish reason."""
+
+    def __init__(self) -> None:
+        self._parts: dict[int, tuple[list[int], list[float]]] = {}
+
+    def add(self, choice: Choice) -> Completion | None:
+        tokens, logprobs = self._parts.setdefault(choice.index, ([], []))
+        tokens.extend(choice.token_ids)
+        logprobs.extend(entry.logprob for entry in choice.logprobs.content)
+        if choice.finish_reason is None:
+            return None
+        versions = [v for s in choice.weight_versions or [] for v in [_version(s.version)] * (s.end - s.start)]
+        if not len(tokens) == len(logprobs) == len(versions):
+            raise EngineError(
+                f"an answer of {len(tokens)} tokens came with {len(logprobs)} log-probabilities and versions for "
+                f"{len(versions)}: the engine must give one of each a token"
+            )
+        return Completion(choice.index, tokens, logprobs, versions, FinishReason(choice.finish_reason))
+
+
+def _version(label: str) -> Version:
+    return int(label.removeprefix("v"))
+
+
+def encode(message: Any) -> bytes:
+    return msgspec.json.encode(message)

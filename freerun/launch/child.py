@@ -1,0 +1,78 @@
+"""A process of the run: `python -m freerun.launch.child KIND SETTINGS`, started by `processes.py`.
+
+Two pipes tie it to its parent. It says on one that it is ready, and where. The other is its lifeline: nothing is ever
+written to it, and when it closes, because the parent ended in whatever way, kill -9 included, the child ends too.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from freerun.engines.config import EngineConfig
+from freerun.train.config import TrainConfig
+
+
+@dataclass(slots=True, frozen=True)
+class EngineSettings:
+    model: str
+    engine: dict[str, object]
+
+
+@dataclass(slots=True, frozen=True)
+class TrainerSettings:
+    model: str
+    train: dict[str, object]
+    temperature: float
+    seed: int
+    endpoint: str
+    weights: str
+    """The folder, in shared memory, where versions are published."""
+
+
+def run_engine(settings: EngineSettings) -> None:
+    from freerun.engines.embedded.server import serve
+    from freerun.weights.shm import ShmSubscriber
+
+    config = EngineConfig.model_validate(settings.engine)
+    asyncio.run(serve(Path(settings.model), config, ShmSubscriber(), ready))
+
+
+def run_trainer(settings: TrainerSettings) -> None:
+    from freerun.train.worker import Worker, serve
+    from freerun.weights.shm import ShmPublisher
+
+    config = TrainConfig.model_validate(settings.train)
+    publisher = ShmPublisher(Path(settings.weights))
+    worker = Worker(Path(settings.model), config, settings.temperature, settings.seed, publisher)
+    serve(worker, settings.endpoint, ready)
+
+
+def ready(where: str) -> None:
+    with os.fdopen(READY_FD, "w") as pipe:
+        pipe.write(where)
+
+
+def follow_the_parent() -> None:
+    def until_it_ends() -> None:
+        os.read(0, 1)
+        os._exit(1)
+
+    threading.Thread(target=until_it_ends, name="lifeline", daemon=True).start()
+
+
+READY_FD = int(os.environ.get("FREERUN_READY_FD", "-1"))
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    follow_the_parent()
+    kind, settings = sys.argv[1:]
+    if kind == "engine":
+        run_engine(msgspec.json.decode(settings, type=EngineSettings))
+    else:
+        run_trainer(msgspec.json.decode(settings, type=TrainerSettings))

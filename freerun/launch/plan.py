@@ -1,0 +1,37 @@
+"""What a run will do, said before it does it: `freerun train --dry-run`."""
+
+from freerun.config.tree import RunConfig
+from freerun.models.shape import Shape
+
+
+def describe(config: RunConfig, shape: Shape, num_tasks: int) -> str:
+    control, rollout, engine = config.control, config.rollout, config.engine
+    batch, eta = config.batch_samples, control.max_staleness
+    steps = control.steps
+    if control.epochs is not None:
+        steps = min(steps, -(-control.epochs * num_tasks // control.groups_per_step))
+    cache_mb = 2 * shape.layers * shape.kv_heads * shape.head_dim * engine.cache_tokens * bytes_of(engine.dtype) / 1e6
+    lines = [
+        f"model      {config.model.path}: {shape.family}, {shape.num_parameters / 1e6:.2f}M parameters",
+        f"data       {num_tasks} tasks from {config.data.source}",
+        "processes  controller (this one)",
+        f"           engine 0: {engine.threads} thread(s), {engine.dtype}, {engine.max_running} answers at a time, "
+        f"cache {engine.cache_tokens} tokens ({cache_mb:.0f} MB)",
+        f"           trainer: {config.train.threads} thread(s), float32, AdamW at {config.train.lr:g}",
+        f"           {config.reward.workers} reward worker(s): {config.reward.judge}, {config.reward.timeout_s:g} s",
+    ]
+    if config.evaluate.every:
+        lines.append(f"           evaluator: an engine of its own, every {config.evaluate.every} steps")
+    lines += [
+        f"batch      {control.groups_per_step} groups × {rollout.group_size} samples = {batch} samples a step, "
+        f"in {config.train.minibatches} minibatch(es) of about {batch // config.train.minibatches}",
+        f"steps      {steps}, that is {steps * control.groups_per_step / max(num_tasks, 1):.1f} passes over the data",
+        f"staleness  at most {eta} version(s) for every trained token; at the bound: {control.when_stale}",
+        f"           so at most (η + 1) · B = {(eta + 1) * batch} samples are running or waiting at any time"
+        + ("; generation and training take turns" if eta == 0 else ""),
+    ]
+    return "\n".join(lines)
+
+
+def bytes_of(dtype: str) -> int:
+    return {"float32": 4, "bfloat16": 2}[dtype]

@@ -1,0 +1,86 @@
+"""Everything that can be found wrong before a process starts, found here."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from freerun.config.load import Origins
+from freerun.config.tree import RunConfig
+from freerun.core import ConfigError, DataError, FinishReason, Sample, Task
+from freerun.core.nouns import NOT_SAMPLED
+from freerun.data.config import DataConfig
+from freerun.data.tasks import load_tasks
+from freerun.models.shape import Shape, read_shape
+from freerun.models.tokenizer import load_tokenizer
+from freerun.rewards.verifiers import check
+
+
+@dataclass
+class Prepared:
+    """A configuration whose files exist and whose data is loaded."""
+
+    config: RunConfig
+    origins: Origins
+    shape: Shape
+    tokenizer: Any
+    tasks: list[Task]
+    held_out: list[Task]
+
+
+def prepare(config: RunConfig, origins: Origins) -> Prepared:
+    """For `train`: also that a batch can be filled and that the longest answer fits the model."""
+    prepared = _load(config, origins, needs_answer=False)
+    check(config.reward.judge)
+    if config.control.groups_per_step > len(prepared.tasks):
+        raise DataError(
+            f"control.groups_per_step is {config.control.groups_per_step}, but {config.data.source} has only "
+            f"{len(prepared.tasks)} tasks; lower it, or add data"
+        )
+    longest = max(len(task.prompt_tokens) for task in prepared.tasks + prepared.held_out)
+    if longest + config.rollout.max_new_tokens > prepared.shape.max_positions:
+        raise ConfigError(
+            f"the longest prompt has {longest} tokens, and with rollout.max_new_tokens={config.rollout.max_new_tokens} "
+            f"that exceeds the model's {prepared.shape.max_positions} positions; lower rollout.max_new_tokens"
+        )
+    return prepared
+
+
+def prepare_sft(config: RunConfig, origins: Origins) -> Prepared:
+    if config.sft.until is not None:
+        check(config.reward.judge)
+    return _load(config, origins, needs_answer=True)
+
+
+def prepare_eval(config: RunConfig, origins: Origins) -> Prepared:
+    """Held-out tasks only; without `held_out`, those of `data`."""
+    check(config.reward.judge)
+    shape, tokenizer = _load_model(config)
+    return Prepared(config, origins, shape, tokenizer, [], load_tasks(config.held_out or config.data, tokenizer))
+
+
+def _load(config: RunConfig, origins: Origins, needs_answer: bool) -> Prepared:
+    shape, tokenizer = _load_model(config)
+
+    def tasks(source: DataConfig | None) -> list[Task]:
+        return load_tasks(source, tokenizer, needs_answer=needs_answer) if source else []
+
+    return Prepared(config, origins, shape, tokenizer, tasks(config.data), tasks(config.held_out))
+
+
+def _load_model(config: RunConfig) -> tuple[Shape, Any]:
+    folder = Path(config.model.path)
+    return read_shape(folder), load_tokenizer(folder)
+
+
+def example_of(task: Task, prepared: Prepared) -> Sample:
+    """A prompt and its reference answer, ended by the model's end token, as something to learn from."""
+    end = prepared.shape.eos_token_ids[:1] or (prepared.tokenizer.eos_token_id,)
+    answer = prepared.tokenizer.encode(task.answer, add_special_tokens=False) + [t for t in end if t is not None]
+    given, length = len(task.prompt_tokens), len(task.prompt_tokens) + len(answer)
+    return Sample(
+        tokens=task.prompt_tokens + answer,
+        loss_mask=[position >= given for position in range(length)],
+        behavior_logprobs=[0.0] * length,
+        versions=[NOT_SAMPLED] * length,
+        finish=FinishReason.STOP,
+    )

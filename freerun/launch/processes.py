@@ -1,0 +1,104 @@
+"""The processes of a run: started, watched, and ended with it, however it ends."""
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from freerun.core import ProcessDied
+
+_END_S = 2.0
+"""How long a process may take to end before it is killed."""
+_ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
+
+
+@dataclass
+class Child:
+    name: str
+    process: asyncio.subprocess.Process
+    log: Path
+
+
+class Processes:
+    """An async context manager; leaving it ends every process that it started."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._children: list[Child] = []
+
+    async def __aenter__(self) -> "Processes":
+        return self
+
+    async def start(self, name: str, kind: str, settings: Any, threads: int) -> str:
+        """Start a process and wait until it says where it can be reached. Cancelled or failed, nothing is left."""
+        read_fd, write_fd = os.pipe()
+        log = self._logs / f"{name}.log"
+        try:
+            with log.open("ab") as output:
+                process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-m", "freerun.launch.child", kind, msgspec.json.encode(settings).decode()),
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=(write_fd,),
+                    start_new_session=True,  # a Ctrl-C in the terminal is for the controller alone
+                    env=os.environ
+                    | _ENVIRONMENT
+                    | {"FREERUN_READY_FD": str(write_fd), "OMP_NUM_THREADS": str(threads)},
+                )
+        finally:
+            os.close(write_fd)
+        child = Child(name, process, log)
+        self._children.append(child)
+        where = await _read_all(read_fd)
+        if not where:
+            await process.wait()
+            raise self._died(child)
+        return where
+
+    async def watch(self) -> None:
+        """Never returns: raises as soon as one of the processes has ended."""
+        waits = {asyncio.create_task(child.process.wait()): child for child in self._children}
+        try:
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        raise self._died(waits[done.pop()])
+
+    async def __aexit__(self, *_: object) -> None:
+        """Ask each to end, then insist."""
+        for insist in (signal.SIGTERM, signal.SIGKILL):
+            for child in self._children:
+                if child.process.returncode is None:
+                    with suppress(ProcessLookupError):
+                        os.killpg(child.process.pid, insist)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.gather(*(child.process.wait() for child in self._children)), _END_S)
+                return
+
+    def _died(self, child: Child) -> ProcessDied:
+        tail = child.log.read_text(errors="replace").strip().splitlines()[-30:]
+        how = describe_exit(child.process.returncode or 0)
+        return ProcessDied(f"the {child.name} process {how}; its log is {child.log}", "\n".join(tail))
+
+
+def describe_exit(code: int) -> str:
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+
+
+async def _read_all(fd: int) -> str:
+    """What the child writes before it closes its end; empty if it ended without a word."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(fd, "rb"))
+    try:
+        return (await reader.read()).decode()
+    finally:
+        transport.close()

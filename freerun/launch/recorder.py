@@ -1,0 +1,191 @@
+"""What the controller tells, into the run folder and the live view.
+
+It turns each step into one line of metrics.jsonl, keeps a few samples for people to read, and draws the timeline.
+"""
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from freerun.control.buffer import Buffer
+from freerun.control.evaluate import Evaluation
+from freerun.control.ledger import MemoryLedger
+from freerun.core import Batch, Group, Released, Sample, Version
+from freerun.core.nouns import NOT_SAMPLED
+from freerun.engines.base import EngineStats, UpdateReport
+from freerun.observe.folder import JsonLines, RunFolder
+from freerun.observe.live import LiveView
+from freerun.observe.records import EvalRecord, SampleRecord, StepRecord
+from freerun.observe.timeline import Timeline
+from freerun.train.base import StepResult
+
+_SAMPLES_A_STEP = 2
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a batch's trained tokens are like."""
+
+    tokens: int
+    staleness: Counter[int]
+
+    @classmethod
+    def of(cls, batch: Batch) -> "Trained":
+        staleness: Counter[int] = Counter()
+        for sample in batch.samples:
+            for version, trained in zip(sample.versions, sample.loss_mask, strict=True):
+                if trained:
+                    staleness[batch.version - version] += 1
+        return cls(staleness.total(), staleness)
+
+    @property
+    def staleness_mean(self) -> float:
+        return sum(age * count for age, count in self.staleness.items()) / max(self.tokens, 1)
+
+
+class Recorder:
+    """The controller's observer. A context manager: leaving it closes every file."""
+
+    def __init__(self, folder: RunFolder, view: LiveView, ledger: MemoryLedger, tokenizer: Any) -> None:
+        self._view = view
+        self._ledger = ledger
+        self._tokenizer = tokenizer
+        self._metrics = JsonLines(folder.metrics)
+        self._evals = JsonLines(folder.evals)
+        self._samples = JsonLines(folder.samples)
+        self._start_s = self._last_step_s = self._batch_asked_s = time.monotonic()
+        self._timeline = Timeline(folder.timeline, self._start_s)
+        self._rewards: list[float] = []
+        self._engine_idle_s = 0.0
+        self._running: dict[str, int] = {}
+        self.buffer: Buffer | None = None
+        self.steps: list[StepRecord] = []
+
+    def __enter__(self) -> "Recorder":
+        self._view.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._view.stop()
+        for file in (self._metrics, self._evals, self._samples, self._timeline):
+            file.close()
+
+    def begin(self) -> None:
+        """Generation begins now: what came before was start-up."""
+        self._last_step_s = self._batch_asked_s = time.monotonic()
+
+    def doing(self, process: str, what: str) -> None:
+        self._view.doing(process, what)
+
+    def note(self, text: str) -> None:
+        self._view.note(text)
+
+    def judged(self, group: Group) -> None:
+        self._rewards.extend(group.rewards)
+
+    def engine_stats(self, name: str, stats: EngineStats) -> None:
+        self._running[name] = stats.running + stats.waiting
+        self._view.doing(name, f"version {stats.version}, {stats.running} answers running, {stats.waiting} queued")
+        for span in stats.spans:
+            self._timeline.span(name, span.track, span.name, span.start_s, span.end_s, **span.args)
+
+    def stepped(self, batch: Batch, masked_tokens: int, result: StepResult, updates: list[UpdateReport]) -> None:
+        now_s = time.monotonic()
+        record = self._record(now_s, batch, masked_tokens, result, updates)
+        self.steps.append(record)
+        self._metrics.append(record)
+        self._view.step(record)
+        self._keep_samples(record.step, batch)
+        self._draw(now_s, result)
+        self._rewards = []
+        self._last_step_s = self._batch_asked_s = now_s
+
+    def evaluated(self, version: Version, evaluation: Evaluation) -> None:
+        record = EvalRecord(
+            step=version,
+            version=version,
+            time_s=time.monotonic() - self._start_s,
+            pass_at_1=evaluation.pass_at_1,
+            low=evaluation.low,
+            high=evaluation.high,
+            k=evaluation.k,
+            pass_at_k=evaluation.pass_at_k,
+            tasks=evaluation.tasks,
+            truncated_share=evaluation.truncated_share,
+        )
+        self._evals.append(record)
+        self._view.eval(record)
+
+    def _record(
+        self, now_s: float, batch: Batch, masked_tokens: int, result: StepResult, updates: list[UpdateReport]
+    ) -> StepRecord:
+        trained, samples = Trained.of(batch), batch.samples
+        rewards = [sample.reward for sample in samples if sample.reward is not None]
+        step_s = now_s - self._last_step_s
+        idle_s = _mean([update.idle_s for update in updates])
+        engine_idle_s, self._engine_idle_s = idle_s - self._engine_idle_s, idle_s
+        return StepRecord(
+            step=result.version,
+            version=result.version,
+            time_s=now_s - self._start_s,
+            step_s=step_s,
+            reward_mean=_mean(rewards),
+            reward_mean_all=_mean(self._rewards or rewards),
+            samples=len(samples),
+            tokens_trained=trained.tokens,
+            tokens_per_s=trained.tokens / step_s,
+            answer_tokens_mean=_mean([sample.num_sampled for sample in samples]),
+            truncated_share=_mean([sample.truncated for sample in samples]),
+            staleness_mean=trained.staleness_mean,
+            staleness_max=max(trained.staleness, default=0),
+            staleness_histogram={str(age): count for age, count in sorted(trained.staleness.items())},
+            dropped={r.value: n for r, n in self._ledger.drops.items() if r is not Released.RUN_ENDED},
+            judge_failures=dict(self._ledger.judge_failures),
+            engine_idle_s=engine_idle_s,
+            trainer_idle_s=result.phases[0][1] - self._batch_asked_s if result.phases else 0.0,
+            update_pause_s=_mean([update.pause_s for update in updates]),
+            running=sum(self._running.values()),
+            waiting=len(self.buffer) if self.buffer else 0,
+            trainer=result.metrics
+            | {
+                "masked_tokens": float(masked_tokens),
+                "recomputed_tokens": float(sum(update.recomputed_tokens for update in updates)),
+            },
+        )
+
+    def _keep_samples(self, step: int, batch: Batch) -> None:
+        for group in batch.groups[:1]:
+            for sample in group.samples[:_SAMPLES_A_STEP]:
+                self._samples.append(self._sample_record(step, batch.version, group, sample))
+
+    def _sample_record(self, step: int, version: Version, group: Group, sample: Sample) -> SampleRecord:
+        at = [i for i, v in enumerate(sample.versions) if v != NOT_SAMPLED]
+        return SampleRecord(
+            step=step,
+            version=version,
+            group=group.id,
+            task=group.task.id,
+            prompt=group.task.prompt,
+            answer=group.task.answer,
+            text=sample.text,
+            reward=sample.reward,
+            finish=sample.finish.value,
+            tokens=[self._tokenizer.decode([sample.tokens[i]]) for i in at],
+            logprobs=[sample.behavior_logprobs[i] for i in at],
+            versions=[sample.versions[i] for i in at],
+        )
+
+    def _draw(self, now_s: float, result: StepResult) -> None:
+        if not result.phases:
+            return
+        start_s, end_s = result.phases[0][1], result.phases[-1][2]
+        self._timeline.span("controller", "wait", "wait for a batch", self._batch_asked_s, start_s)
+        self._timeline.span("controller", "publish", f"publish version {result.version}", end_s, now_s)
+        self._timeline.span("trainer", "step", f"step {result.version}", start_s, end_s)
+        for name, phase_start_s, phase_end_s in result.phases:
+            self._timeline.span("trainer", "phase", name, phase_start_s, phase_end_s)
+
+
+def _mean(values: list[float] | list[int] | list[bool]) -> float:
+    return sum(values) / len(values) if values else 0.0

@@ -1,0 +1,57 @@
+"""A model small enough for a laptop, made from nothing: random weights and a tokenizer of characters."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from freerun.models.checkpoint import save_decoder
+from freerun.models.decoder import Decoder, initialise
+from freerun.models.shape import shape_of
+
+PAD, EOS = "<pad>", "<eos>"
+
+
+def make_model(folder: Path, characters: str, seed: int, hidden: int = 64, layers: int = 2, **changes: Any) -> None:
+    """A Qwen3-shaped decoder over those characters, as an ordinary Hugging Face folder."""
+    vocabulary = {token: index for index, token in enumerate([PAD, EOS, *characters])}
+    heads = max(hidden // 16, 1)
+    raw = {
+        "model_type": "qwen3",
+        "architectures": ["Qwen3ForCausalLM"],
+        "vocab_size": len(vocabulary),
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "head_dim": 16,
+        "intermediate_size": 4 * hidden,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "rope_theta": 10_000.0,
+        "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 8192,
+        "eos_token_id": vocabulary[EOS],
+        "pad_token_id": vocabulary[PAD],
+    }
+    decoder = Decoder(shape_of(raw | changes))
+    initialise(decoder, seed, std=0.08)
+    save_decoder(decoder, folder)
+    (folder / "tokenizer.json").write_text(json.dumps(_tokenizer(vocabulary)))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": EOS, "pad_token": PAD}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+def _tokenizer(vocabulary: dict[str, int]) -> dict[str, Any]:
+    """The `tokenizers` library's own format: every character is a token."""
+    special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": vocabulary[token], "content": token, **special} for token in (PAD, EOS)],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "."}, "behavior": "Isolated", "invert": False},
+        "post_processor": None,
+        "decoder": {"type": "Fuse"},
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": PAD},
+    }

@@ -1,0 +1,7 @@
+"""Which model."""
+
+from freerun.core.section import Section, knob
+
+
+class ModelConfig(Section):
+    path: str = knob(..., "A Hugging Face model folder: config.json, safetensors, tokenizer.", min_length=1)

@@ -1,0 +1,17 @@
+"""The tokenizer of a model folder, through transformers, which is imported only when one is needed: it is slow to."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from freerun.core import ConfigError
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """A transformers tokenizer from local files alone."""
+    if not (folder / "tokenizer.json").is_file() and not (folder / "tokenizer_config.json").is_file():
+        raise ConfigError(f"model.path: {folder} has no tokenizer.json; copy the model's tokenizer files there")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True)

@@ -1,0 +1,181 @@
+"""The folder a run leaves behind, and files of one JSON object a line inside it.
+
+Promises: a new run never writes into an old one's folder, and a kill at any moment leaves whole lines only, save
+possibly the last, which readers skip and the next writer removes. Does not know what the lines mean.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from freerun.core import ConfigError, DataError
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Names the files of a run. Opening an existing run (to resume it, to report on it) is `RunFolder(path)`."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, root: Path, name: str) -> "RunFolder":
+        """Make `root/name`, or `root/name-2`, `-3`, … where an older run is in the way.
+
+        The folder is claimed by making `logs` inside it, which only one process can do: two runs started in the
+        same moment get two folders.
+        """
+        if not name or name in {".", ".."} or "/" in name or os.sep in name:
+            raise ConfigError(f"a run's name is one folder name without slashes; {name!r} is not")
+        number = 1
+        while True:
+            path = root / (name if number == 1 else f"{name}-{number}")
+            if _claim(path):
+                return cls(path)
+            number += 1
+
+    @property
+    def name(self) -> str:
+        return self.path.resolve().name
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def evals(self) -> Path:
+        return self.path / "evals.jsonl"
+
+    @property
+    def samples(self) -> Path:
+        return self.path / "samples.jsonl"
+
+    @property
+    def timeline(self) -> Path:
+        return self.path / "timeline.json"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+
+def _claim(path: Path) -> bool:
+    """Whether `path` was missing or empty, and is now ours."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        return False
+    path.mkdir(parents=True, exist_ok=True)
+    try:
+        (path / "logs").mkdir()
+    except FileExistsError:  # another run was faster
+        return False
+    return True
+
+
+class JsonLines:
+    """Append objects (dataclasses too) to a file, one a line, each handed to the system at once.
+
+    Opening a file whose last line is torn removes that line, so what is appended after a crash starts on a line of
+    its own.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _mend(path)
+        self._file = path.open("ab")
+
+    def append(self, record: Any) -> None:
+        self._file.write(encode(record) + b"\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """All objects of the file; none where it is missing. A torn last line is skipped."""
+    return list(iter_lines(path))
+
+
+def iter_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """`read_lines` for files that may be too large to hold."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                yield msgspec.json.decode(line, type=dict[str, Any])
+            except msgspec.DecodeError as error:
+                if not line.endswith(b"\n"):
+                    return
+                raise DataError(f"{path}, line {number}, is not a JSON object: {error}") from error
+
+
+def encode(record: Any) -> bytes:
+    """JSON that every reader accepts: NaN and infinities become null, half characters become U+FFFD."""
+    try:
+        return msgspec.json.encode(record)
+    except UnicodeEncodeError:  # a lone surrogate: text from outside may hold one, and must not end a run
+        return msgspec.json.encode(_whole(msgspec.to_builtins(record)))
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {_whole(k): _whole(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_whole(v) for v in value]
+    return value
+
+
+def _mend(path: Path) -> None:
+    """End the file with a whole line: complete the last one if only its newline is missing, else cut it off."""
+    if not path.exists():
+        return
+    with path.open("r+b") as file:
+        start = _start_of_last_line(file.seek(0, os.SEEK_END), file.fileno())
+        file.seek(start)
+        last = file.read()
+        if not last or last.endswith(b"\n"):
+            return
+        try:
+            msgspec.json.decode(last)
+            file.write(b"\n")
+        except msgspec.DecodeError:
+            file.truncate(start)
+
+
+def _start_of_last_line(size: int, fd: int, chunk: int = 1 << 16) -> int:
+    """The offset after the last newline that is not the file's last byte."""
+    end = max(size - 1, 0)
+    while end > 0:
+        begin = max(end - chunk, 0)
+        found = os.pread(fd, end - begin, begin).rfind(b"\n")
+        if found >= 0:
+            return begin + found + 1
+        end = begin
+    return 0

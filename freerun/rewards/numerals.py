@@ -1,0 +1,66 @@
+"""The last number in a text, as a person reads it: 1,234 and $5 and -3.50 and 1/2 and 2 1/2 and 12%.
+
+Exact (fractions, not floats). A 2 in `x2`, `cm2` or `cm^2` is not a number of its own.
+"""
+
+import re
+from collections import deque
+from decimal import Decimal
+from fractions import Fraction
+from typing import NamedTuple
+
+_NUMERAL = re.compile(
+    r"""
+    (?<![\w^])(?<!\^\{)(?<!\^-)(?<!\^\{-)                                   # not inside a word, a number, a power
+    (?P<sign>(?<![\w)\]])[-−][$€£]?|(?<![\w)\]])[$€£][-−])?                 # the minus of 5-3 is no sign
+    (?:(?P<units>[0-9]+)[ ](?=[0-9]+/[0-9]))?                               # the 2 of 2 1/2
+    (?P<value>(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<!\.)\.[0-9]+)
+    (?P<power>[eE][-+]?[0-9]{1,3}(?![0-9]))?
+    (?:\s?/\s?(?P<below>[0-9]+(?:\.[0-9]+)?))?
+    (?P<percent>\s?(?:%|percent\b))?
+    """,
+    re.VERBOSE,
+)
+_LATEX_FRACTION = re.compile(r"(?P<before>[0-9]?)\s?\\[dt]?frac\{(?P<above>[0-9]+)\}\{(?P<below>[0-9]+)\}")
+_LATEX_NOISE = {"\\$": "$", "\\%": "%", "{,}": ",", "\\!": "", "\\,": ""}
+_LONGEST = 400
+"""Characters of a numeral. A policy can write one of a million digits, which would be slow to compare and is wrong."""
+
+
+class Numeral(NamedTuple):
+    value: Fraction
+    is_percent: bool
+
+    def same_as(self, reference: "Numeral") -> bool:
+        """Equal as written (a forgotten or an added % is forgiven), or equal in value (50% and 0.5)."""
+        return self.value == reference.value or self._worth == reference._worth
+
+    @property
+    def _worth(self) -> Fraction:
+        return self.value / 100 if self.is_percent else self.value
+
+
+def last_number(text: str) -> Numeral | None:
+    """None when there is no number in the text, or the last one is no number after all (1/0)."""
+    for latex, plain in _LATEX_NOISE.items():
+        text = text.replace(latex, plain)
+    text = _LATEX_FRACTION.sub(_plain_fraction, text)
+    last = deque(_NUMERAL.finditer(text), maxlen=1)
+    return _numeral(last[0]) if last and len(last[0][0]) <= _LONGEST else None
+
+
+def _plain_fraction(match: re.Match[str]) -> str:
+    space = " " if match["before"] else ""
+    return f"{match['before']}{space}{match['above']}/{match['below']}"
+
+
+def _numeral(match: re.Match[str]) -> Numeral | None:
+    value = Fraction(Decimal(match["value"].replace(",", "") + (match["power"] or "")))
+    if match["below"] is not None:
+        below = Fraction(match["below"])
+        if below == 0:
+            return None
+        value /= below
+    if match["units"] is not None and value < 1:  # 2 1/2, but not the 10 of "day 10 48/2"
+        value += int(match["units"])
+    return Numeral(-value if match["sign"] else value, match["percent"] is not None)

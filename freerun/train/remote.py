@@ -1,0 +1,60 @@
+"""The trainer as the controller sees it: a process elsewhere, reached over ZeroMQ."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from freerun.core import Batch, Sample, TrainerError
+from freerun.train.base import StepResult
+from freerun.train.protocol import METHODS
+from freerun.weights.base import WeightsHandle
+
+
+class RemoteTrainer:
+    """A context manager. One request at a time; a second caller waits for the first one's reply.
+
+    The reply to a call that was cancelled is still owed, and is passed over by the next call.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+        self._one_at_a_time = asyncio.Lock()
+        self._owed = 0
+
+    def __enter__(self) -> "RemoteTrainer":
+        self._context = zmq.asyncio.Context()
+        self._socket = self._context.socket(zmq.PAIR)
+        self._socket.connect(self._endpoint)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._context.destroy(linger=0)
+
+    async def step(self, batch: Batch) -> StepResult:
+        result: StepResult = await self._call("step", batch)
+        return result
+
+    async def sft(self, examples: list[Sample]) -> StepResult:
+        result: StepResult = await self._call("sft", examples)
+        return result
+
+    async def publish(self) -> WeightsHandle:
+        handle: WeightsHandle = await self._call("publish", None)
+        return handle
+
+    async def save(self, folder: str) -> None:
+        await self._call("save", folder)
+
+    async def _call(self, method: str, argument: Any) -> Any:
+        async with self._one_at_a_time:
+            await self._socket.send_multipart([method.encode(), msgspec.msgpack.encode(argument)])
+            self._owed += 1
+            while self._owed:
+                status, payload = await self._socket.recv_multipart()
+                self._owed -= 1
+        if status == b"error":
+            raise TrainerError(*msgspec.msgpack.decode(payload, type=tuple[str, str]))
+        return msgspec.msgpack.decode(payload, type=METHODS[method][1])

@@ -1,0 +1,80 @@
+"""Loading, overriding, refusing, explaining."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from freerun.config.load import dump, knobs, load_config
+from freerun.core import ConfigError
+
+BASE = ["model.path=m", "data.source=d.jsonl"]
+
+
+def refused(*overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, [*BASE, *overrides])
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_file_then_overrides(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("model: {path: m}\ndata: {source: d.jsonl}\ntrain: {lr: 1e-3, minibatches: 2}\n")
+    config, origins = load_config(file, ["train.lr=3e-4", "control.max_staleness=0", "rollout.stop=[x, y]"])
+    assert config.train.lr == 3e-4
+    assert config.train.minibatches == 2
+    assert config.control.max_staleness == 0
+    assert config.rollout.stop == ("x", "y")
+    assert origins["train.lr"] == "command line"
+    assert origins["train.minibatches"] == "a.yaml"
+
+
+def test_dump_reads_back_and_says_where_values_came_from(tmp_path: Path) -> None:
+    config, origins = load_config(None, [*BASE, "train.lr=3e-4", "data.options={a: 1}"])
+    text = dump(config, origins)
+    assert "lr: 0.0003  # command line" in text
+    assert "temperature: 1.0  # default" in text
+    (tmp_path / "c.yaml").write_text(text)
+    assert load_config(tmp_path / "c.yaml")[0] == config
+    assert yaml.safe_load(text)["data"]["options"] == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("train.lrr=1", "unknown key train.lrr; did you mean train.lr?"),
+        ("max_stalenes=1", "did you mean control.max_staleness?"),
+        ("trian.lr=1", "did you mean train?"),
+        ("train.lr=-1", "train.lr: Input should be greater than 0"),
+        ("control.when_stale=cry", "'wait', 'mask' or 'drop'"),
+        ("rollout.group_size=1", "compares each answer with itself"),
+        ("train.minibatches=100000", "a batch has only"),
+        ("evaluate.every=5", "add held_out.source"),
+        ("sft.until=0.5", "add held_out.source"),
+        ("engine.cache_tokens=100", "too few for one longest prompt and answer"),
+        ("name=a/b", "name:"),
+        ("oops", "KEY=VALUE"),
+    ],
+)
+def test_mistakes_get_one_line(override: str, says: str) -> None:
+    assert says in refused(override)
+
+
+def test_missing_keys_and_files(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="model is missing"):
+        load_config(None, ["data.source=x"])
+    with pytest.raises(ConfigError, match="there is no file"):
+        load_config(tmp_path / "none.yaml")
+    (tmp_path / "bad.yaml").write_text("a: [1")
+    with pytest.raises(ConfigError, match="not YAML"):
+        load_config(tmp_path / "bad.yaml")
+    (tmp_path / "list.yaml").write_text("- 1")
+    with pytest.raises(ConfigError, match="keys and values"):
+        load_config(tmp_path / "list.yaml")
+
+
+def test_every_knob_is_explained_and_there_are_few() -> None:
+    every = list(knobs())
+    assert all(help.endswith(".") and len(help) > 8 for _, help, _ in every), "each has one line of help"
+    assert len(every) < 120

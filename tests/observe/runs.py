@@ -1,0 +1,66 @@
+"""Records of a made-up run, with the fields a test cares about replaced."""
+
+from typing import Any
+
+from freerun.observe.records import EvalRecord, SampleRecord, StepRecord
+
+
+def a_step(step: int = 1, **changes: Any) -> StepRecord:
+    fields: dict[str, Any] = {
+        "step": step,
+        "version": step,
+        "time_s": 2.0 * step,
+        "step_s": 2.0,
+        "reward_mean": 0.5,
+        "reward_mean_all": 0.25,
+        "samples": 8,
+        "tokens_trained": 1000,
+        "tokens_per_s": 500.0,
+        "answer_tokens_mean": 125.0,
+        "truncated_share": 0.125,
+        "staleness_mean": 0.75,
+        "staleness_max": 1,
+        "staleness_histogram": {"0": 250, "1": 750},
+        "dropped": {},
+        "judge_failures": {},
+        "engine_idle_s": 0.1,
+        "trainer_idle_s": 0.5,
+        "update_pause_s": 0.03,
+        "running": 16,
+        "waiting": 2,
+        "trainer": {"loss": 0.1, "grad_norm": 1.0},
+    }
+    return StepRecord(**{**fields, **changes})
+
+
+def an_eval(step: int = 0, pass_at_1: float = 0.3) -> EvalRecord:
+    return EvalRecord(
+        step=step,
+        version=step,
+        time_s=2.0 * step,
+        pass_at_1=pass_at_1,
+        low=pass_at_1 - 0.05,
+        high=pass_at_1 + 0.05,
+        k=4,
+        pass_at_k=pass_at_1 + 0.2,
+        tasks=100,
+        truncated_share=0.02,
+    )
+
+
+def a_sample(step: int = 1, **changes: Any) -> SampleRecord:
+    fields: dict[str, Any] = {
+        "step": step,
+        "version": step - 1,
+        "group": step,
+        "task": f"task-{step}",
+        "prompt": "2 + 2 =",
+        "answer": "4",
+        "text": " 4",
+        "reward": 1.0,
+        "finish": "stop",
+        "tokens": [" ", "4"],
+        "logprobs": [-0.1, -0.2],
+        "versions": [step - 1, step - 1],
+    }
+    return SampleRecord(**{**fields, **changes})

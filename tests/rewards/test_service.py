@@ -1,0 +1,330 @@
+import asyncio
+import gc
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from freerun.core import ConfigError, FreerunError, RewardError, Task
+from freerun.rewards.base import Judge, JudgeReason, Verdict
+from freerun.rewards.config import RewardConfig
+from freerun.rewards.process import WorkerProcess
+from freerun.rewards.service import JudgeService
+from tests.rewards.gone import wait_until_gone
+
+JudgeFile = Callable[[str], str]
+
+TASK = Task("t", "", [], "5")
+
+# The text says what to do, and `task.answer` where to leave word of it.
+OBEDIENT = """
+    import os, subprocess, time
+    def tell(path, pid):
+        with open(path, "w") as file:
+            file.write(str(pid) + "\\n")
+    def reward(task, text):
+        if text == "hang":
+            while True: pass
+        if text == "tell and hang":
+            tell(task.answer, os.getpid())
+            while True: pass
+        if text == "child and hang":
+            tell(task.answer, subprocess.Popen(["sleep", "1000"]).pid)
+            while True: pass
+        if text == "child and exit":
+            tell(task.answer, subprocess.Popen(["sleep", "1000"]).pid)
+            os._exit(4)
+        if text == "tell":
+            tell(task.answer, os.getpid())
+        if text == "exit":
+            print("last words")
+            os._exit(3)
+        if text == "raise":
+            raise ValueError("no good")
+        if text == "print":
+            print("x" * 1_000_000)
+        if text == "nan":
+            return float("nan")
+        return len(text)
+"""
+
+
+def config(judge: str, **knobs: Any) -> RewardConfig:
+    return RewardConfig(judge=judge, **{"timeout_s": 30.0, **knobs})
+
+
+@pytest.fixture
+def obedient(judge_file: JudgeFile) -> str:
+    return judge_file(OBEDIENT)
+
+
+@pytest.fixture(autouse=True)
+async def workers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[WorkerProcess]]:
+    """The workers that a test starts, each of which must be gone when it ends."""
+    started: list[WorkerProcess] = []
+    pidfds: list[int] = []
+    original = WorkerProcess.__init__
+
+    def noted(self: WorkerProcess, process: asyncio.subprocess.Process, *more: Any) -> None:
+        started.append(self)
+        pidfds.append(os.pidfd_open(process.pid))
+        original(self, process, *more)
+
+    monkeypatch.setattr(WorkerProcess, "__init__", noted)
+    yield started
+    for pidfd in pidfds:
+        wait_until_gone(pidfd)
+    started.clear()
+    gc.collect()  # a transport that was not closed complains here
+
+
+@pytest.fixture
+def word(tmp_path: Path) -> tuple[Task, Path]:
+    """A task whose judge leaves word in a pipe, and that pipe."""
+    path = tmp_path / "word"
+    os.mkfifo(path)
+    return Task("t", "", [], str(path)), path
+
+
+async def told(path: Path) -> int:
+    """The process id that the judge left word of; waits for it."""
+    pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+    loop, written = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(pipe, written.set)
+    try:
+        async with asyncio.timeout(20):
+            await written.wait()
+        return int(os.read(pipe, 100))
+    finally:
+        loop.remove_reader(pipe)
+        os.close(pipe)
+
+
+async def test_built_in_judges() -> None:
+    async with JudgeService(config("number")) as service:
+        judge: Judge = service
+        assert await judge.judge(TASK, "it is 5.") == Verdict(1.0, JudgeReason.OK)
+        assert await judge.judge(TASK, "it is 6.") == Verdict(0.0, JudgeReason.OK)
+    assert service.counts == {JudgeReason.OK: 2}
+
+
+async def test_many_judgements_each_get_their_own_verdict(obedient: str) -> None:
+    async with JudgeService(config(obedient, workers=2)) as service:
+        verdicts = await asyncio.gather(*(service.judge(TASK, "x" * n) for n in range(200)))
+    assert [verdict.reward for verdict in verdicts] == [float(n) for n in range(200)]
+
+
+async def test_a_hang_costs_only_its_own_verdict(obedient: str) -> None:
+    async with JudgeService(config(obedient, workers=2)) as service:
+        hung = asyncio.create_task(service.judge(TASK, "hang"))
+        verdicts = await asyncio.gather(*(service.judge(TASK, "x") for _ in range(50)))
+        assert not hung.done()
+    assert {verdict.reward for verdict in verdicts} == {1.0}
+    assert service.counts == {JudgeReason.OK: 50}
+    with pytest.raises(FreerunError, match="closed"):
+        await hung
+
+
+async def test_a_hang_is_killed_and_the_worker_replaced(obedient: str, workers: list[WorkerProcess]) -> None:
+    async with JudgeService(config(obedient, timeout_s=0.5)) as service:
+        hung = await service.judge(TASK, "hang")
+        assert hung == Verdict(None, JudgeReason.TIMEOUT, "no verdict after 0.5 s: killed")
+        assert await service.judge(TASK, "x") == Verdict(1.0, JudgeReason.OK)
+        assert len(workers) == 2
+    assert service.counts == {JudgeReason.TIMEOUT: 1, JudgeReason.OK: 1}
+
+
+async def test_the_deadline_counts_neither_start_up_nor_waiting(judge_file: JudgeFile) -> None:
+    judge = judge_file("""
+        import time
+        def burn(seconds):
+            end = time.monotonic() + seconds
+            while time.monotonic() < end: pass
+        burn(1.6)
+        def reward(task, text):
+            burn(0.4)
+            return 1
+    """)
+    async with JudgeService(config(judge, timeout_s=1.5)) as service:
+        verdicts = await asyncio.gather(*(service.judge(TASK, "") for _ in range(4)))
+    assert [verdict.reason for verdict in verdicts] == [JudgeReason.OK] * 4
+
+
+async def test_a_crash_is_explained_and_the_worker_replaced(obedient: str) -> None:
+    async with JudgeService(config(obedient)) as service:
+        assert await service.judge(TASK, "exit") == Verdict(
+            None, JudgeReason.CRASH, "the reward worker died: exit code 3\nlast words"
+        )
+        assert (await service.judge(TASK, "x")).reward == 1.0
+    assert service.counts == {JudgeReason.CRASH: 1, JudgeReason.OK: 1}
+
+
+async def test_errors_keep_the_worker(obedient: str, workers: list[WorkerProcess]) -> None:
+    async with JudgeService(config(obedient)) as service:
+        raised = await service.judge(TASK, "raise")
+        nan = await service.judge(TASK, "nan")
+        assert (await service.judge(TASK, "x")).reward == 1.0
+        assert len(workers) == 1
+    assert (raised.reward, raised.reason) == (None, JudgeReason.ERROR)
+    assert raised.detail.startswith("ValueError: no good\nTraceback")
+    assert nan == Verdict(None, JudgeReason.ERROR, "a reward must be a finite number, not nan")
+    assert service.counts == {JudgeReason.ERROR: 2, JudgeReason.OK: 1}
+
+
+async def test_printing_does_no_harm_and_goes_to_the_log(obedient: str, tmp_path: Path) -> None:
+    async with JudgeService(config(obedient), log=tmp_path / "judge.log") as service:
+        assert (await service.judge(TASK, "print")).reward == 5.0
+        assert (await service.judge(TASK, "print")).reward == 5.0
+    assert (tmp_path / "judge.log").read_text() == ("x" * 1_000_000 + "\n") * 2
+
+
+@pytest.mark.parametrize("order", ["child and hang", "child and exit"])
+async def test_what_a_judge_started_dies_with_its_worker(obedient: str, order: str, word: tuple[Task, Path]) -> None:
+    task, path = word
+    async with JudgeService(config(obedient, timeout_s=1.5)) as service:
+        judging = asyncio.create_task(service.judge(task, order))
+        child = os.pidfd_open(await told(path))
+        assert (await judging).reason in (JudgeReason.TIMEOUT, JudgeReason.CRASH)
+        wait_until_gone(child)
+
+
+async def test_a_worker_that_died_idle_fails_no_judgement(
+    obedient: str, word: tuple[Task, Path], workers: list[WorkerProcess]
+) -> None:
+    task, path = word
+    async with JudgeService(config(obedient)) as service:
+        _, pid = await asyncio.gather(service.judge(task, "tell"), told(path))
+        pidfd = os.pidfd_open(pid)
+        os.kill(pid, signal.SIGKILL)
+        await asyncio.to_thread(wait_until_gone, pidfd)
+        await workers[0]._process.wait()
+        assert (await service.judge(TASK, "x")).reward == 1.0
+    assert service.counts == {JudgeReason.OK: 2}
+
+
+async def test_cancelling_a_running_judgement(obedient: str, word: tuple[Task, Path]) -> None:
+    """It is left to time out; the worker is replaced and the next caller gets its own verdict."""
+    task, path = word
+    async with JudgeService(config(obedient, timeout_s=1.5)) as service:
+        judging = asyncio.create_task(service.judge(task, "tell and hang"))
+        await told(path)
+        judging.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await judging
+        assert await service.judge(TASK, "x") == Verdict(1.0, JudgeReason.OK)
+    assert service.counts == {JudgeReason.OK: 1, JudgeReason.TIMEOUT: 1}
+
+
+async def test_cancelling_waiting_judgements_skips_them(obedient: str, word: tuple[Task, Path]) -> None:
+    task, path = word
+    async with JudgeService(config(obedient)) as service:
+        running = asyncio.create_task(service.judge(task, "tell"))
+        waiting = [asyncio.create_task(service.judge(TASK, "hang")) for _ in range(5)]
+        last = asyncio.create_task(service.judge(TASK, "xx"))
+        await asyncio.wait({running}, timeout=0)  # let all of them ask
+        for judging in waiting:
+            judging.cancel()
+        await told(path)
+        assert (await running).reward == 4.0
+        assert (await last).reward == 2.0
+    assert service.counts == {JudgeReason.OK: 2}
+
+
+async def test_cancelled_calls_under_load_leave_verdicts_with_their_callers(obedient: str) -> None:
+    async with JudgeService(config(obedient, workers=2)) as service:
+        judging = [asyncio.create_task(service.judge(TASK, "x" * n)) for n in range(200)]
+        for n, one in enumerate(judging):
+            if n % 3 == 0:
+                asyncio.get_running_loop().call_later(n * 0.0002, one.cancel)
+        ended = await asyncio.gather(*judging, return_exceptions=True)
+    for n, verdict in enumerate(ended):
+        assert isinstance(verdict, asyncio.CancelledError) or verdict == Verdict(float(n), JudgeReason.OK)
+    assert all(isinstance(verdict, Verdict) for n, verdict in enumerate(ended) if n % 3)
+
+
+async def test_giving_up_after_failures_in_a_row(obedient: str) -> None:
+    async with JudgeService(config(obedient, give_up_after=3)) as service:
+        for text in ("raise", "nan", "x", "raise", "nan"):
+            assert isinstance(await service.judge(TASK, text), Verdict)
+        waiting = asyncio.gather(*(service.judge(TASK, "raise") for _ in range(3)), return_exceptions=True)
+        for error in (*await waiting, *await asyncio.gather(service.judge(TASK, "x"), return_exceptions=True)):
+            assert isinstance(error, RewardError)
+            assert str(error).startswith("3 judgements in a row failed (3 error), the first with: ValueError: no good;")
+            assert "raise give_up_after" in str(error)
+            assert "\n" not in str(error)
+            assert "in reward" in error.detail
+    assert service.counts == {JudgeReason.ERROR: 5, JudgeReason.OK: 1}
+
+
+async def test_hangs_and_crashes_count_as_failures(obedient: str) -> None:
+    async with JudgeService(config(obedient, give_up_after=2, timeout_s=0.5)) as service:
+        await service.judge(TASK, "exit")
+        with pytest.raises(RewardError, match=r"2 judgements in a row failed \(1 crash, 1 timeout\)"):
+            await service.judge(TASK, "hang")
+
+
+async def test_closing_is_quick_and_answers_everybody(obedient: str, word: tuple[Task, Path]) -> None:
+    task, path = word
+    async with JudgeService(config(obedient, workers=2)) as service:
+        orders = [service.judge(task, "tell and hang"), *(service.judge(TASK, "hang") for _ in range(3))]
+        judging = [asyncio.create_task(order) for order in orders]
+        await told(path)
+        began = time.monotonic()
+    assert time.monotonic() - began < 1.0
+    for error in await asyncio.gather(*judging, return_exceptions=True):
+        assert isinstance(error, FreerunError)
+        assert str(error) == "the judge service is closed"
+    with pytest.raises(FreerunError, match="closed"):
+        await service.judge(TASK, "x")
+
+
+async def test_cancelling_while_workers_start(judge_file: JudgeFile, word: tuple[Task, Path]) -> None:
+    _, path = word
+    judge = judge_file(f"import os\nopen({str(path)!r}, 'w').write('1')\nwhile True: pass\ndef reward(t, x): pass")
+
+    async def use() -> None:
+        async with JudgeService(config(judge)):
+            pass
+
+    starting = asyncio.create_task(use())
+    await told(path)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+
+
+async def test_a_judge_that_cannot_be_loaded(judge_file: JudgeFile) -> None:
+    judge = judge_file("import nothing_of_this_name\ndef reward(task, text): pass")
+    with pytest.raises(RewardError, match="cannot be loaded: ModuleNotFoundError: No module named") as caught:
+        await JudgeService(config(judge, workers=2)).__aenter__()
+    assert "Traceback" in caught.value.detail
+    with pytest.raises(RewardError, match="cannot be loaded: the reward worker died: exit code 7"):
+        await JudgeService(config(judge_file("import os\nos._exit(7)\ndef reward(t, x): pass"))).__aenter__()
+
+
+async def test_a_worker_that_no_longer_starts_ends_the_judging(judge_file: JudgeFile, obedient: str) -> None:
+    async with JudgeService(config(obedient)) as service:
+        judge_file("raise ValueError('edited meanwhile')\ndef reward(task, text): pass")
+        assert (await service.judge(TASK, "exit")).reason is JudgeReason.CRASH
+        with pytest.raises(RewardError, match="cannot be loaded: ValueError: edited meanwhile"):
+            await service.judge(TASK, "x")
+        with pytest.raises(RewardError, match="edited meanwhile"):
+            await service.judge(TASK, "x")
+
+
+async def test_a_judge_that_is_not_there_starts_nothing(workers: list[WorkerProcess]) -> None:
+    with pytest.raises(ConfigError, match="did you mean math"):
+        await JudgeService(config("maths")).__aenter__()
+    with pytest.raises(FreerunError, match="not open"):
+        await JudgeService(config("exact")).judge(TASK, "x")
+    assert workers == []
+
+
+def test_every_knob_has_one_line_of_help() -> None:
+    for name, field in RewardConfig.model_fields.items():
+        assert field.description, name
+        assert "\n" not in field.description, name
