@@ -4,8 +4,8 @@ Invariant: a group is in exactly one place: expected (admitted, running or being
 step, or dropped). Each is taken once. What may be taken, and when, is the bound's decision.
 
 Consumes `expect`, `put`, `forget`; produces selections, oldest first; `take` waits until the bound can choose a full
-batch, and is unblocked by a group that arrives or fails, and by `end`; `room` waits while a whole batch is in stock, and
-is unblocked by `take`.
+batch, and is unblocked by a group that arrives or fails, and by `end`; `room` waits while a whole batch is in stock,
+and is unblocked by `take`.
 """
 
 import asyncio

@@ -95,7 +95,7 @@ async def produce(run: Run) -> None:
     """Keep the engines busy, never past the admission budget, and no further ahead of the trainer than it needs.
 
     Consumes tasks; produces judged groups in the buffer. Waits for a slot in an engine, for the trainer to take the
-    batch that is in stock, and for a ticket; is unblocked by a rollout's end, a step's beginning, a step's end or a drop.
+    batch that is in stock, and for a ticket; is unblocked by the end of a rollout, a step's beginning or end, a drop.
     """
     async with asyncio.TaskGroup() as going:
         for task in run.tasks:

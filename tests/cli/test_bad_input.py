@@ -1,0 +1,114 @@
+"""Bad input: one clear line that names the fix, exit code 2, nothing started."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from freerun.cli.main import main
+from tests.launch.test_train import prepared
+
+
+@pytest.fixture
+def run_yaml(tmp_path: Path) -> Path:
+    file = tmp_path / "run.yaml"
+    file.write_text(prepared(tmp_path, "control.steps=2").config.model_dump_json())
+    return file
+
+
+def freerun(*arguments: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    monkeypatch.setattr(sys, "argv", ["freerun", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    captured = capsys.readouterr()
+    return int(ended.value.code or 0), captured.err if ended.value.code else captured.out
+
+
+REWARDS = """
+def broken(task, text):
+    raise ValueError("the reward has a bug")
+"""
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("train.lrr=1", "unknown key train.lrr; did you mean train.lr?"),
+        ("model.path=nowhere", "there is no folder nowhere"),
+        ("data.source={tmp}/empty.jsonl", "empty.jsonl"),
+        ("data.source={tmp}/none.jsonl", "none.jsonl"),
+        ("data.max_prompt_tokens=1", "max_prompt_tokens"),
+        ("rollout.group_size=1", "raise rollout.group_size"),
+        ("control.groups_per_step=361", "has only 360 tasks"),
+        ("rollout.max_new_tokens=9000", "engine.cache_tokens"),
+        ("reward.judge={tmp}/none.py:f", "none.py"),
+        ("reward.judge={tmp}/rewards.py:brokn", "broken"),
+        ("reward.judge=exakt", "exact"),
+        ("nonsense", "KEY=VALUE"),
+    ],
+)
+def test_one_line_and_code_2(
+    run_yaml: Path, override: str, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run_yaml.parent / "empty.jsonl").write_text("")
+    (run_yaml.parent / "rewards.py").write_text(REWARDS)
+    override = override.format(tmp=run_yaml.parent)
+    code, errors = freerun("train", run_yaml, override, monkeypatch=monkeypatch, capsys=capsys)
+    assert code == 2
+    assert len(errors.strip().splitlines()) == 1
+    assert errors.startswith("freerun: ")
+    assert says in errors
+    assert not (run_yaml.parent / "runs").exists(), "something was started"
+
+
+def test_a_reward_that_always_raises_stops_the_run_with_its_first_traceback(
+    run_yaml: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run_yaml.parent / "rewards.py").write_text(REWARDS)
+    judge = f"reward.judge={run_yaml.parent / 'rewards.py'}:broken"
+    code, errors = freerun("train", run_yaml, judge, "reward.give_up_after=20", monkeypatch=monkeypatch, capsys=capsys)
+    assert code == 2
+    assert "ValueError: the reward has a bug" in errors
+    assert errors.count("Traceback") == 1
+    last = errors.strip().splitlines()[-1]
+    assert last.startswith("freerun: ")
+    assert "20" in last
+
+
+def test_a_dry_run_prints_the_plan_and_starts_nothing(
+    run_yaml: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, plan = freerun("train", run_yaml, "--dry-run", monkeypatch=monkeypatch, capsys=capsys)
+    assert code == 0
+    assert "8 groups × 8 samples = 64 samples a step" in plan
+    assert "(η + 1) · B = 320 samples" in plan
+    assert not (run_yaml.parent / "runs").exists()
+
+
+def test_config_and_doctor_explain(
+    run_yaml: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, text = freerun("config", monkeypatch=monkeypatch, capsys=capsys)
+    assert code == 0
+    assert "control.max_staleness" in text
+    assert "0 is synchronous training" in text
+    code, text = freerun("config", run_yaml, "train.lr=0.5", monkeypatch=monkeypatch, capsys=capsys)
+    assert "lr: 0.5  # command line" in text
+    code, text = freerun("doctor", monkeypatch=monkeypatch, capsys=capsys)
+    assert code == 0
+    assert "weights through" in text
+
+
+def test_eval_and_sft_commands(
+    run_yaml: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, text = freerun("eval", run_yaml, "evaluate.samples=2", monkeypatch=monkeypatch, capsys=capsys)
+    assert code == 0
+    assert "95% interval" in text
+    assert "pass@2" in text
+    code, text = freerun("sft", run_yaml, "sft.steps=3", "name=s", monkeypatch=monkeypatch, capsys=capsys)
+    assert code == 0
+    assert "the model is in" in text
+    lines = (run_yaml.parent / "runs" / "s" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]

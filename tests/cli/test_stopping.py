@@ -1,0 +1,65 @@
+"""Ctrl-C, SIGTERM and kill -9 on a real run: every process ends within 5 s, and the folder can be read."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from freerun.launch.scratch import memory_folder
+from freerun.observe.records import read_steps
+from tests.launch.test_train import prepared
+
+
+def descendants(pid: int) -> set[int]:
+    """Children, and theirs, from /proc."""
+    found: set[int] = set()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            found |= {int(child)} | descendants(int(child))
+    return found
+
+
+def start(folder: Path) -> subprocess.Popen[str]:
+    config = prepared(folder, "control.steps=100000", "evaluate.every=3").config
+    file = folder / "run.yaml"
+    file.write_text(config.model_dump_json())
+    command = [sys.executable, "-m", "freerun.cli.main", "train", str(file)]
+    run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    metrics = folder / "runs" / "test" / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while not (metrics.exists() and metrics.read_text().count("\n") >= 3):
+        assert run.poll() is None, run.communicate()[1]
+        assert time.monotonic() < deadline
+        select.select([], [], [], 0.02)
+    return run
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_everything_ends_within_five_seconds(tmp_path: Path, number: signal.Signals) -> None:
+    run = start(tmp_path)
+    family = {pid: os.pidfd_open(pid) for pid in descendants(run.pid)}
+    assert len(family) >= 4, "engine, evaluator, trainer, reward worker"
+    began = time.monotonic()
+    run.send_signal(number)
+    _, errors = run.communicate(timeout=10)
+    for pid, watched in family.items():
+        left_s = max(0.0, 5 - (time.monotonic() - began))
+        assert select.select([watched], [], [], left_s)[0], f"process {pid} is still there after 5 s"
+        os.close(watched)
+    assert time.monotonic() - began < 5
+    folder = tmp_path / "runs" / "test"
+    assert len(read_steps(folder / "metrics.jsonl")) >= 3
+    if number is signal.SIGKILL:
+        assert run.returncode == -number
+        return
+    assert run.returncode == 128 + number
+    assert errors.strip().splitlines()[-1] == "stopped; what was done so far is in the run's folder"
+    assert "Traceback" not in errors
+    assert (folder / "report.html").is_file()
+    assert (folder / "checkpoints" / "last" / "model.safetensors").is_file(), "what was learned is saved"
+    assert not list(memory_folder().glob(f"freerun-{run.pid}-*"))

@@ -1,0 +1,138 @@
+"""The embedded engine as a real process, driven over HTTP."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import aiohttp
+import pytest
+import torch
+
+from freerun.core import EngineError, FinishReason
+from freerun.engines.base import Completion, Sampling
+from freerun.engines.http import HttpEngine
+from freerun.launch.child import EngineSettings
+from freerun.launch.processes import Processes
+from freerun.weights.shm import ShmPublisher
+from tests.engines.test_embedded import recomputed
+from tests.tiny import tiny_decoder, tiny_folder
+
+SAMPLING = Sampling(max_new_tokens=30, seed=3, ignore_eos=True)
+
+
+@asynccontextmanager
+async def engine(folder: Path) -> AsyncIterator[HttpEngine]:
+    model = tiny_folder(folder / "model")
+    async with Processes(folder) as processes:
+        url = await processes.start("engine 0", "engine", EngineSettings(str(model), {"cache_tokens": 4096}), 1)
+        async with HttpEngine(url) as http:
+            yield http
+
+
+async def collect(answers: AsyncIterator[Completion]) -> list[Completion]:
+    return [answer async for answer in answers]
+
+
+async def until(condition: object, engine: HttpEngine) -> None:
+    """Poll the engine itself until it says so."""
+    while not condition(await engine.stats()):  # type: ignore[operator]
+        await asyncio.sleep(0.005)
+
+
+async def test_a_served_engine(tmp_path: Path) -> None:
+    async with engine(tmp_path) as e:
+        await _groups_come_back(e)
+        await _nonsense_is_refused(e)
+        await _closing_cancels(e)
+        await _weights_swap_mid_answer(e, tmp_path)
+        await _stop_strings(e)
+
+
+async def _groups_come_back(e: HttpEngine) -> None:
+    groups = await asyncio.gather(*(collect(e.generate([5, 6, 7], replace(SAMPLING, seed=i), 4)) for i in range(5)))
+    for group in groups:
+        assert sorted(answer.index for answer in group) == [0, 1, 2, 3]
+        for answer in group:
+            assert len(answer.tokens) == len(answer.logprobs) == len(answer.versions) == 30
+            assert answer.finish is FinishReason.LENGTH
+            expected = recomputed(tiny_decoder(), [5, 6, 7], answer.tokens)
+            torch.testing.assert_close(torch.tensor(answer.logprobs), expected, atol=1e-4, rtol=1e-4)
+    again = await collect(e.generate([5, 6, 7], replace(SAMPLING, seed=2), 4))
+    assert {a.index: a.tokens for a in again} == {a.index: a.tokens for a in groups[2]}
+
+
+async def _nonsense_is_refused(e: HttpEngine) -> None:
+    for prompt, sampling, says in [
+        ([], SAMPLING, "at least one token"),
+        ([99], SAMPLING, r"0\.\.47"),
+        ([1], replace(SAMPLING, max_new_tokens=5000), "positions"),
+        ([1], replace(SAMPLING, top_p=0.0), "top_p"),
+    ]:
+        with pytest.raises(EngineError, match=says):
+            await collect(e.generate(prompt, sampling))
+    async with aiohttp.ClientSession() as session:
+        for body in (b"{", b'{"request_id": "x"}', b'{"request_id": "x", "token_ids": "a", "sampling_params": {}}'):
+            async with session.post(f"{e.url}/inference/v1/generate", data=body) as response:
+                assert response.status == 400
+                assert json.loads(await response.text())["error"]["message"]
+        params = {"max_tokens": 3, "n": 2, "ignore_eos": True}
+        whole = {"request_id": "w", "token_ids": [4], "sampling_params": params}
+        async with session.post(f"{e.url}/inference/v1/generate", json=whole) as response:
+            choices = (await response.json())["choices"]
+            assert [choice["index"] for choice in choices] == [0, 1]
+            assert choices[0]["weight_versions"] == [{"version": "0", "start": 0, "end": 3}]
+
+
+async def _closing_cancels(e: HttpEngine) -> None:
+    answers = e.generate([5], replace(SAMPLING, max_new_tokens=500), 8)
+    task = asyncio.create_task(anext(answers))
+    await until(lambda stats: stats.running == 8, e)
+    task.cancel()
+    await until(lambda stats: stats.running + stats.waiting == 0, e)
+
+
+async def _weights_swap_mid_answer(e: HttpEngine, folder: Path) -> None:
+    publisher = ShmPublisher(folder)
+    answers = asyncio.create_task(collect(e.generate([5, 6], replace(SAMPLING, max_new_tokens=400), 3)))
+    for version in (1, 2, 3):
+        tokens = (await e.stats()).tokens
+        await until(lambda stats, then=tokens: stats.tokens > then + 60, e)
+        handle = publisher.publish(version, dict(tiny_decoder(version).named_parameters()))
+        report = await e.update_weights(handle)
+        assert report.version == version
+        assert report.recomputed_tokens > 0
+    for answer in await answers:
+        assert set(answer.versions) == {0, 1, 2, 3}
+        for version in range(4):
+            at = [i for i, v in enumerate(answer.versions) if v == version]
+            expected = recomputed(tiny_decoder(version), [5, 6], answer.tokens)[at]
+            torch.testing.assert_close(torch.tensor(answer.logprobs)[at], expected, atol=2e-4, rtol=1e-3)
+    with pytest.raises(EngineError, match="only go up"):
+        await e.update_weights(handle)
+    spans = (await e.stats()).spans
+    assert {span.track for span in spans} == {"generate", "update"}
+
+
+async def _stop_strings(e: HttpEngine) -> None:
+    answer = (await collect(e.generate([5, 6], replace(SAMPLING, max_new_tokens=60))))[0]
+    letters = [t for t in answer.tokens if 2 <= t < 28]
+    stop = chr(ord("a") + letters[1] - 2)
+    (stopped,) = await collect(e.generate([5, 6], replace(SAMPLING, max_new_tokens=60, stop=(stop,))))
+    assert stopped.finish is FinishReason.STOP
+    assert stopped.tokens == answer.tokens[: answer.tokens.index(letters[1]) + 1]
+
+
+async def test_an_engine_that_dies_fails_its_requests(tmp_path: Path) -> None:
+    async with Processes(tmp_path) as processes:
+        settings = EngineSettings(str(tiny_folder(tmp_path / "model")), {})
+        async with HttpEngine(await processes.start("engine 0", "engine", settings, 1)) as e:
+            asking = asyncio.create_task(collect(e.generate([5], replace(SAMPLING, max_new_tokens=500), 2)))
+            await until(lambda stats: stats.running == 2, e)
+            processes._children[0].process.kill()
+            with pytest.raises(EngineError, match="failed a request"):
+                await asking
+            with pytest.raises(EngineError, match="failed"):
+                await e.stats()

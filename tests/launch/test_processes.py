@@ -1,0 +1,76 @@
+"""Real processes: what dies is noticed, and nothing outlives its parent."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from freerun.core import ProcessDied
+from freerun.launch.child import EngineSettings
+from freerun.launch.processes import Processes
+from freerun.launch.scratch import memory_folder, scratch_folder
+from tests.tiny import tiny_folder
+
+
+async def test_a_process_that_cannot_start_says_why(tmp_path: Path) -> None:
+    async with Processes(tmp_path) as processes:
+        with pytest.raises(ProcessDied, match=r"the engine 0 process ended with code 1; its log is") as caught:
+            await processes.start("engine 0", "engine", EngineSettings(str(tmp_path / "nothing"), {}), 1)
+    assert "there is no folder" in caught.value.detail
+
+
+async def test_a_death_is_noticed(tmp_path: Path) -> None:
+    async with Processes(tmp_path) as processes:
+        settings = EngineSettings(str(tiny_folder(tmp_path / "model")), {})
+        await processes.start("engine 0", "engine", settings, 1)
+        os.kill(processes._children[0].process.pid, signal.SIGKILL)
+        with pytest.raises(ProcessDied, match="was killed by SIGKILL"):
+            await processes.watch()
+
+
+PARENT = """
+import asyncio, sys
+from pathlib import Path
+from freerun.launch.child import EngineSettings
+from freerun.launch.processes import Processes
+
+async def main():
+    async with Processes(Path(sys.argv[1])) as processes:
+        await processes.start("engine 0", "engine", EngineSettings(sys.argv[2], {}), 1)
+        print(processes._children[0].process.pid, flush=True)
+        await processes.watch()
+
+asyncio.run(main())
+"""
+
+
+def test_children_die_with_a_parent_killed_by_kill_9(tmp_path: Path) -> None:
+    model = tiny_folder(tmp_path / "model")
+    command = [sys.executable, "-c", PARENT, str(tmp_path), str(model)]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    watched = os.pidfd_open(child)
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    import select
+
+    assert select.select([watched], [], [], 5)[0], "the child outlived its parent by 5 s"
+    os.close(watched)
+
+
+def test_the_scratch_folder_goes_and_takes_dead_ones_along() -> None:
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    left = memory_folder() / f"freerun-{dead.pid}-left"
+    left.mkdir()
+    with scratch_folder() as folder:
+        assert folder.is_dir()
+        assert not left.exists()
+        with scratch_folder():
+            assert folder.is_dir(), "a living run's folder stays"
+    assert not folder.exists()

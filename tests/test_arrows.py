@@ -1,0 +1,105 @@
+"""Imports point one way, as DESIGN draws them, and heavy or optional libraries stay in their own files."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import freerun
+
+ROOT = Path(freerun.__file__).parent
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "core": set(),
+    "observe": set(),
+    "models": set(),
+    "weights": set(),
+    "data": set(),
+    "rewards": set(),
+    "engines": {"models", "weights"},
+    "train": {"models", "weights"},
+    "rollouts": {"engines"},
+    "control": {"train", "engines", "weights", "rollouts", "data", "rewards"},
+    "config": {"control", "train", "engines", "rollouts", "data", "rewards", "models"},
+    "launch": {"config", "control", "train", "engines", "weights", "rollouts", "data", "rewards", "models", "observe"},
+    "cli": {"launch", "config", "observe"},
+}
+"""Besides itself and core, which everybody may."""
+
+HOMES = {
+    "datasets": {"data/hub.py"},
+    "reasoning_gym": {"data/gym.py", "rewards/verifiers.py"},
+    "math_verify": {"rewards/verifiers.py"},
+    "transformers": {"models/tokenizer.py"},
+    "fastapi": {"engines/embedded/server.py"},
+    "uvicorn": {"engines/embedded/server.py"},
+    "zmq": {"train/remote.py", "train/worker.py"},
+    "aiohttp": {"engines/http.py"},
+    "typer": {"cli/main.py"},
+}
+
+
+def imports(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def files() -> Iterator[tuple[str, Path]]:
+    for file in sorted(ROOT.rglob("*.py")):
+        yield file.relative_to(ROOT).as_posix(), file
+
+
+def test_every_room_has_its_arrows() -> None:
+    rooms = {name.split("/")[0] for name, _ in files() if "/" in name}
+    assert rooms == set(MAY_IMPORT)
+
+
+def test_arrows_point_one_way() -> None:
+    wrong = []
+    for name, file in files():
+        room = name.split("/")[0]
+        for imported in imports(file):
+            parts = imported.split(".")
+            if "/" in name and parts[0] == "freerun" and len(parts) > 1:
+                allowed = MAY_IMPORT[room] | {room, "core"}
+                if parts[1] not in allowed:
+                    wrong.append(f"{name} imports {imported}")
+    assert wrong == []
+
+
+def test_no_arrow_goes_round() -> None:
+    seen: set[str] = set()
+    while len(seen) < len(MAY_IMPORT):
+        ready = {room for room, below in MAY_IMPORT.items() if below <= seen} - seen
+        assert ready, f"a circle among {set(MAY_IMPORT) - seen}"
+        seen |= ready
+
+
+def test_libraries_stay_home() -> None:
+    wrong = [
+        f"{name} imports {library}"
+        for name, file in files()
+        for library in {imported.split(".")[0] for imported in imports(file)}
+        if library in HOMES and name not in HOMES[library]
+    ]
+    assert wrong == []
+
+
+def test_the_controller_needs_no_torch() -> None:
+    """Control, the configuration and everything the controller talks through, in a fresh interpreter."""
+    code = """
+import sys, importlib, pkgutil
+import freerun.control, freerun.config
+for package in (freerun.control, freerun.config):
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{module.name}")
+import freerun.engines.http, freerun.train.remote, freerun.rollouts.single_turn, freerun.rewards.service
+heavy = {"torch", "transformers", "datasets", "math_verify", "sympy"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
