@@ -6,32 +6,24 @@ There is one loop: synchronous training is `max_staleness: 0`, and conversations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from freerun.control.admission import Admission, Ticket
 from freerun.control.bound import Selection
 from freerun.control.buffer import Buffer
 from freerun.control.config import ControlConfig
 from freerun.control.ledger import Ledger
+from freerun.control.observer import Observer
 from freerun.control.waiting import background, patiently, together
 from freerun.core import Batch, EngineError, FreerunError, Group, Released, Sample, Task, Version
 from freerun.core.nouns import NOT_SAMPLED
 from freerun.engines.base import Client, Engine, UpdateReport
 from freerun.rewards.base import Judge, JudgeReason, Verdict
 from freerun.rollouts.base import Rollout
-from freerun.train.base import StepResult, Trainer
+from freerun.train.base import Trainer
 from freerun.weights.base import WeightsHandle
 
 T = TypeVar("T")
-
-
-class Observer(Protocol):
-    """Is told what happens. It never slows the loop: it returns at once and raises nothing."""
-
-    def doing(self, process: str, what: str) -> None: ...
-    def judged(self, group: Group) -> None: ...
-    def stepped(self, batch: Batch, masked_tokens: int, result: StepResult, updates: list[UpdateReport]) -> None: ...
-    def note(self, text: str) -> None: ...
 
 
 @dataclass
@@ -82,8 +74,8 @@ async def train(run: Run) -> None:
                 batch, masked_tokens = await next_batch(run, step)
                 if not batch.groups:
                     break
-                result = await waiting(run, run.trainer.step(batch), f"the trainer to finish step {step}")
-                updates = await waiting(run, publish(run), f"the engines to take version {result.version}")
+                result = await waiting(run, "trainer", f"learns from batch {step}", run.trainer.step(batch))
+                updates = await waiting(run, "weights", f"version {result.version} to the engines", publish(run))
                 settle(run, batch, result.version)
                 run.observer.stepped(batch, masked_tokens, result, updates)
     finally:
@@ -150,7 +142,8 @@ def judged(samples: list[Sample], verdicts: list[Verdict]) -> list[Sample]:
 async def next_batch(run: Run, step: int) -> tuple[Batch, int]:
     """The batch for this step, empty when the data has ended; the groups that came too late for it are dropped."""
     while True:
-        selection = await waiting(run, run.buffer.take(run.config.groups_per_step, run.version), f"batch {step}")
+        ready = run.buffer.take(run.config.groups_per_step, run.version)
+        selection = await waiting(run, "controller", f"waits for batch {step}", ready)
         for group in selection.drop:
             drop(run, group.id, Released.TOO_STALE)
         if selection.take or not selection.drop:
@@ -201,6 +194,10 @@ def drop(run: Run, group: int, reason: Released) -> None:
     run.ledger.dropped(group, reason, run.version)
 
 
-async def waiting(run: Run, work: Coroutine[Any, Any, T], what: str) -> T:
-    run.observer.doing("controller", f"waits for {what}")
-    return await patiently(work, what, run.config.patience_s, run.observer.note)
+async def waiting(run: Run, process: str, doing: str, work: Coroutine[Any, Any, T]) -> T:
+    """Wait for what that process does, and say so: at once to those who watch, aloud when it takes long."""
+    run.observer.doing(process, doing)
+    try:
+        return await patiently(work, f"{process}: {doing}", run.config.patience_s, run.observer.note)
+    finally:
+        run.observer.doing(process, "idle")

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import comb, sqrt
 
+from freerun.control.observer import Observer
 from freerun.control.waiting import together
 from freerun.core import DataError, Task, Version
 from freerun.engines.base import Client, Engine
@@ -108,12 +109,12 @@ class EvaluateBeside:
         evaluator: Evaluator,
         every: int,
         done: Callable[[Version, Evaluation], None],
-        note: Callable[[str], None],
+        observer: Observer,
     ) -> None:
         self._evaluator = evaluator
         self._every = every
         self._done = done
-        self._note = note
+        self._observer = observer
         self._going: asyncio.Task[None] | None = None
         self._version: Version = 0
 
@@ -122,7 +123,7 @@ class EvaluateBeside:
         if handle.version % self._every:
             return
         if self._going and not self._going.done():
-            self._note(f"version {handle.version} is not evaluated: the previous evaluation still runs")
+            self._observer.note(f"version {handle.version} is not evaluated: the previous evaluation still runs")
             return
         await self.finish()
         await self.begin(handle)
@@ -136,7 +137,9 @@ class EvaluateBeside:
 
     async def _evaluate(self) -> None:
         version = self._version
+        self._observer.doing("evaluator", f"evaluates version {version}")
         self._done(version, await self._evaluator.evaluate())
+        self._observer.doing("evaluator", "idle")
 
     async def finish(self) -> None:
         """Wait for the evaluation that is going, if any; its failure is raised here."""

@@ -34,6 +34,7 @@ from freerun.train.remote import RemoteTrainer
 from freerun.weights.base import WeightsHandle
 
 _POLL_S = 0.25
+_LAST_WORDS_S = 1.0
 _LAST_SAVE_S = 2.5
 """How long an interrupted run may take to save what it has: Ctrl-C ends everything within five seconds."""
 
@@ -79,14 +80,19 @@ async def parts(prepared: Prepared, folder: RunFolder, num_engines: int, evaluat
         engines = [await stack.enter_async_context(HttpEngine(str(url))) for url in urls]
         remote = stack.enter_context(RemoteTrainer(endpoint))
         async with background(processes.watch()):
-            yield Parts(
-                prepared,
-                processes,
-                engines[:num_engines],
-                remote,
-                judge,
-                engines[num_engines] if evaluates else None,
-            )
+            try:
+                yield Parts(
+                    prepared,
+                    processes,
+                    engines[:num_engines],
+                    remote,
+                    judge,
+                    engines[num_engines] if evaluates else None,
+                )
+            except EngineError:
+                with suppress(TimeoutError):  # when the engine's process died, that is the first cause
+                    await asyncio.wait_for(processes.watch(), _LAST_WORDS_S)
+                raise
 
 
 async def start_engine(prepared: Prepared, processes: Processes, name: str) -> str:
@@ -158,7 +164,7 @@ async def _train(
     run.on_publish.append(remember)
     beside = None
     if evaluator := running.evaluator():
-        beside = EvaluateBeside(evaluator, running.prepared.config.evaluate.every, evaluated, recorder.note)
+        beside = EvaluateBeside(evaluator, running.prepared.config.evaluate.every, evaluated, recorder)
         run.on_publish.append(beside.published)
         await beside.begin(latest)
     recorder.begin()

@@ -57,6 +57,7 @@ class Recorder:
         self._start_s = self._last_step_s = self._batch_asked_s = time.monotonic()
         self._timeline = Timeline(folder.timeline, self._start_s)
         self._rewards: list[float] = []
+        self._judged = 0
         self._engine_idle_s = 0.0
         self._running: dict[str, int] = {}
         self.buffer: Buffer | None = None
@@ -83,6 +84,8 @@ class Recorder:
 
     def judged(self, group: Group) -> None:
         self._rewards.extend(group.rewards)
+        self._judged += len(group.samples)
+        self._view.doing("rewards", f"{self._judged} answers judged")
 
     def engine_stats(self, name: str, stats: EngineStats) -> None:
         self._running[name] = stats.running + stats.waiting

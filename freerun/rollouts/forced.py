@@ -1,5 +1,7 @@
-"""Answers of forced lengths, for benchmarks: how long each one gets is drawn from a lognormal distribution, whatever the
-policy says. Each answer is a request of its own, since the answers of a group differ in length."""
+"""Answers of forced lengths, for benchmarks: each one's length is drawn from a lognormal distribution.
+
+Each answer is a request of its own, since the answers of a group differ in length.
+"""
 
 import asyncio
 import random

@@ -142,7 +142,7 @@ class Learner:
 
     def _optimize(self) -> tuple[float, float]:
         """One optimizer step, the gradient clipped; its norm before that, and the learning rate."""
-        lr = self._config.lr * min(1.0, (self.version + 1) / max(self._config.warmup_steps, 1))
+        lr = self._config.lr_at(self.version)
         for group in self._optimizer.param_groups:
             group["lr"] = lr
         norm = torch.nn.utils.clip_grad_norm_(self.decoder.parameters(), self._config.clip_grad)

@@ -2,9 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from freerun.core import EngineError, FinishReason
-from freerun.engines.base import Completion, Sampling
+from freerun.engines.base import Completion, EngineStats, Sampling
 from freerun.engines.http import HttpEngine
 from freerun.launch.child import EngineSettings
 from freerun.launch.processes import Processes
@@ -36,10 +37,10 @@ async def collect(answers: AsyncIterator[Completion]) -> list[Completion]:
     return [answer async for answer in answers]
 
 
-async def until(condition: object, engine: HttpEngine) -> None:
-    """Poll the engine itself until it says so."""
-    while not condition(await engine.stats()):  # type: ignore[operator]
-        await asyncio.sleep(0.005)
+async def until(condition: Callable[[EngineStats], bool], engine: HttpEngine) -> None:
+    """Ask the engine itself until it says so."""
+    while not condition(await engine.stats()):
+        pass
 
 
 async def test_a_served_engine(tmp_path: Path) -> None:
@@ -87,8 +88,7 @@ async def _nonsense_is_refused(e: HttpEngine) -> None:
 
 
 async def _closing_cancels(e: HttpEngine) -> None:
-    answers = e.generate([5], replace(SAMPLING, max_new_tokens=500), 8)
-    task = asyncio.create_task(anext(answers))
+    task = asyncio.create_task(collect(e.generate([5], replace(SAMPLING, max_new_tokens=500), 8)))
     await until(lambda stats: stats.running == 8, e)
     task.cancel()
     await until(lambda stats: stats.running + stats.waiting == 0, e)
@@ -98,8 +98,8 @@ async def _weights_swap_mid_answer(e: HttpEngine, folder: Path) -> None:
     publisher = ShmPublisher(folder)
     answers = asyncio.create_task(collect(e.generate([5, 6], replace(SAMPLING, max_new_tokens=400), 3)))
     for version in (1, 2, 3):
-        tokens = (await e.stats()).tokens
-        await until(lambda stats, then=tokens: stats.tokens > then + 60, e)
+        enough = (await e.stats()).tokens + 60
+        await until(partial(_has_sampled, enough), e)
         handle = publisher.publish(version, dict(tiny_decoder(version).named_parameters()))
         report = await e.update_weights(handle)
         assert report.version == version
@@ -114,6 +114,10 @@ async def _weights_swap_mid_answer(e: HttpEngine, folder: Path) -> None:
         await e.update_weights(handle)
     spans = (await e.stats()).spans
     assert {span.track for span in spans} == {"generate", "update"}
+
+
+def _has_sampled(tokens: int, stats: EngineStats) -> bool:
+    return stats.tokens > tokens
 
 
 async def _stop_strings(e: HttpEngine) -> None:

@@ -135,6 +135,8 @@ def test_versions_warm_up_and_refusals() -> None:
     rates = [learner.step(random_batch(i, version=i)).metrics["lr"] for i in range(6)]
     assert rates == pytest.approx([2.5e-4, 5e-4, 7.5e-4, 1e-3, 1e-3, 1e-3])
     assert learner.version == 6
+    falling = TrainConfig(lr=1e-3, warmup_steps=2, decay_steps=10)
+    assert [falling.lr_at(step) for step in (0, 1, 5, 9, 10, 11)] == pytest.approx([5e-4, 9e-4, 5e-4, 1e-4, 0, 0])
     with pytest.raises(TrainerError, match="a batch for version 2 came to a trainer at version 6"):
         learner.step(random_batch(0, version=2))
     unjudged = random_batch(0, version=6)

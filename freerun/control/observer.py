@@ -1,0 +1,16 @@
+"""Whoever watches a run."""
+
+from typing import Protocol
+
+from freerun.core import Batch, Group
+from freerun.engines.base import UpdateReport
+from freerun.train.base import StepResult
+
+
+class Observer(Protocol):
+    """Is told what happens. It never slows the loop: it returns at once and raises nothing."""
+
+    def doing(self, process: str, what: str) -> None: ...
+    def judged(self, group: Group) -> None: ...
+    def stepped(self, batch: Batch, masked_tokens: int, result: StepResult, updates: list[UpdateReport]) -> None: ...
+    def note(self, text: str) -> None: ...
