@@ -1,6 +1,6 @@
 """`freerun demo`: from nothing to a policy that has learned, on a laptop, with every part of the real system.
 
-A model of 0.13M parameters is made, learns supervised until it reverses five letters now and then, and gets good at it
+A model of 0.1M parameters is made, learns supervised until it reverses five letters now and then, and gets good at it
 by asynchronous reinforcement learning.
 """
 

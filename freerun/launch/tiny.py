@@ -24,7 +24,7 @@ def make_model(folder: Path, characters: str, seed: int, hidden: int = 64, layer
         "num_attention_heads": heads,
         "num_key_value_heads": heads,
         "head_dim": 16,
-        "intermediate_size": 4 * hidden,
+        "intermediate_size": 11 * hidden // 4,
         "hidden_act": "silu",
         "tie_word_embeddings": False,
         "rope_theta": 10_000.0,
@@ -34,7 +34,7 @@ def make_model(folder: Path, characters: str, seed: int, hidden: int = 64, layer
         "pad_token_id": vocabulary[PAD],
     }
     decoder = Decoder(shape_of(raw | changes))
-    initialise(decoder, seed, std=0.08)
+    initialise(decoder, seed)
     save_decoder(decoder, folder)
     (folder / "tokenizer.json").write_text(json.dumps(_tokenizer(vocabulary)))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": EOS, "pad_token": PAD}

@@ -95,9 +95,9 @@ class PlainView:
         self._say("  cut: answers cut off by the length limit; idle: share of time engines/trainer had nothing to do")
 
     def doing(self, process: str, what: str) -> None:
-        """Said only until the first step, when a reader has nothing else, and each phrase once whatever its numbers."""
+        """Said only until the first step, when a reader has nothing else, each phrase once whatever its numbers."""
         phrase = (process, re.sub(r"\d+", "", what))
-        if not self._stepped and phrase not in self._said:
+        if what != "idle" and not self._stepped and phrase not in self._said:
             self._said.add(phrase)
             self._say(f"{process}: {what}")
 

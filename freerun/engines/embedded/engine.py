@@ -5,6 +5,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -13,8 +14,7 @@ from freerun.core import EngineError, FinishReason, Version
 from freerun.engines.base import Completion, Sampling, UpdateReport
 from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.blocks import Blocks
-from freerun.engines.embedded.cache import Cache, PagedAttention
-from freerun.engines.embedded.sampler import sample, uniform
+from freerun.engines.embedded.cpu import CpuRunner
 from freerun.engines.embedded.scheduler import Scheduler, Step
 from freerun.engines.embedded.sequence import Request, Sequence
 from freerun.models.decoder import Decoder
@@ -22,18 +22,38 @@ from freerun.models.decoder import Decoder
 Detokenise = Callable[[list[int]], str]
 
 
+class Runner(Protocol):
+    """A device that runs steps."""
+
+    burst: int
+    """Tokens a sequence may sample in one step."""
+
+    def run(self, step: Step) -> list[tuple[Sequence, list[int], list[float]]]:
+        """The forward pass; each sequence of the step that was due to sample, its tokens and log-probabilities."""
+        ...
+
+
 class EmbeddedEngine:
     def __init__(self, decoder: Decoder, config: EngineConfig, detokenise: Detokenise | None = None) -> None:
+        """On the device the decoder is on."""
         self._decoder = decoder.eval().requires_grad_(False)
         self._config = config
         self._detokenise = detokenise
-        self._blocks = Blocks(max(config.cache_tokens // config.block_tokens, 1), config.block_tokens)
-        self._scheduler = Scheduler(self._blocks, config.max_running, config.step_tokens)
-        self._cache = Cache(decoder.shape, self._blocks.count, config.block_tokens, decoder.embed.weight.dtype)
+        on_gpu = decoder.embed.weight.is_cuda
+        block_tokens = config.block_tokens or (64 if on_gpu else 16)
+        self._blocks = Blocks(max(config.cache_tokens // block_tokens, 1), block_tokens)
+        self._runner = self._gpu_runner() if on_gpu else CpuRunner(decoder, self._blocks.count, block_tokens)
+        self._scheduler = Scheduler(self._blocks, config.max_running, config.step_tokens, self._runner.burst)
         self._requests: dict[str, list[Sequence]] = {}
         self._last_step_end_s = time.monotonic()
         self.version: Version = 0
         self.tokens = 0
+
+    def _gpu_runner(self) -> Runner:
+        from freerun.engines.embedded.gpu import GpuRunner  # needs Triton
+
+        blocks, config = self._blocks, self._config
+        return GpuRunner(self._decoder, blocks.count, blocks.block_tokens, config.max_running, config.burst)
 
     @property
     def has_work(self) -> bool:
@@ -82,52 +102,36 @@ class EmbeddedEngine:
     def step(self) -> list[tuple[str, Completion]]:
         """One forward pass; the answers that ended with it."""
         step = self._scheduler.schedule()
-        sampled = self._run(step)
-        ended = self._postprocess(sampled)
+        ended = self._postprocess(self._runner.run(step)) if step.chunks else []
         self._last_step_end_s = time.monotonic()
         return ended
 
-    @torch.inference_mode()
-    def _run(self, step: Step) -> list[tuple[Sequence, int, float]]:
-        if not step.chunks:
-            return []
-        self._cache.copy(step.copies)
-        tokens = torch.tensor([token for chunk in step.chunks for token in chunk.tokens])
-        positions = torch.tensor([position for chunk in step.chunks for position in range(chunk.start, chunk.end)])
-        hidden = self._decoder(tokens, positions, PagedAttention(self._cache, step.chunks))
-        last, sequences, end = [], [], 0
-        for chunk in step.chunks:
-            end += len(chunk.tokens)
-            if chunk.samples:
-                last.append(end - 1)
-                sequences.append(chunk.samples)
-        if not sequences:
-            return []
-        how = [s.request.sampling for s in sequences]
-        drawn = [uniform(s.request.sampling.seed, s.index, len(s.tokens)) for s in sequences]
-        chosen, logprobs = sample(self._decoder.logits(hidden[last]), how, drawn)
-        return list(zip(sequences, chosen, logprobs, strict=True))
-
-    def _postprocess(self, sampled: list[tuple[Sequence, int, float]]) -> list[tuple[str, Completion]]:
-        """Stamp each token with the version that sampled it, and see who is done."""
+    def _postprocess(self, sampled: list[tuple[Sequence, list[int], list[float]]]) -> list[tuple[str, Completion]]:
+        """Stamp each token with the version that sampled it, and see who is done. What a sequence sampled after its
+        end, in the same burst, is thrown away."""
         ended = []
-        self.tokens += len(sampled)
-        for sequence, token, logprob in sampled:
-            sequence.tokens.append(token)
-            sequence.logprobs.append(logprob)
-            sequence.versions.append(self.version)
-            if reason := self._ends(sequence, token):
-                self._scheduler.end(sequence, reason)
-                request = sequence.request
-                if not request.unfinished:
-                    del self._requests[request.id]
-                ended.append(
-                    (
-                        request.id,
-                        Completion(sequence.index, sequence.tokens, sequence.logprobs, sequence.versions, reason),
-                    )
-                )
+        for sequence, tokens, logprobs in sampled:
+            reason = None
+            for token, logprob in zip(tokens, logprobs, strict=True):
+                sequence.tokens.append(token)
+                sequence.logprobs.append(logprob)
+                if reason := self._ends(sequence, token):
+                    break
+            new = len(sequence.tokens) - len(sequence.versions)
+            sequence.versions.extend([self.version] * new)
+            sequence.computed += new - 1
+            self.tokens += new
+            if reason:
+                ended.append(self._end(sequence, reason))
         return ended
+
+    def _end(self, sequence: Sequence, reason: FinishReason) -> tuple[str, Completion]:
+        self._scheduler.end(sequence, reason)
+        request = sequence.request
+        if not request.unfinished:
+            del self._requests[request.id]
+        completion = Completion(sequence.index, sequence.tokens, sequence.logprobs, sequence.versions, reason)
+        return request.id, completion
 
     def _ends(self, sequence: Sequence, token: int) -> FinishReason | None:
         sampling = sequence.request.sampling

@@ -8,19 +8,12 @@ import torch
 from torch import Tensor
 
 from freerun.engines.base import Sampling
-
-_MASK = (1 << 64) - 1
+from freerun.engines.embedded.sequence import mixed
 
 
 def uniform(seed: int, index: int, position: int) -> float:
-    """In [0, 1), from three integers: two rounds of splitmix64's mixing. 23 bits, so that float32 keeps it below 1."""
-    state = (seed * 0x9E3779B97F4A7C15 + index * 0xD1B54A32D192ED03 + position + 1) & _MASK
-    for _ in range(2):
-        state = (state + 0x9E3779B97F4A7C15) & _MASK
-        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
-        state ^= state >> 31
-    return (state >> 41) / (1 << 23)
+    """In [0, 1). 23 bits, so that float32 keeps it below 1."""
+    return (mixed(seed, index, position) >> 41) / (1 << 23)
 
 
 def sample(logits_RV: Tensor, how: list[Sampling], uniforms: list[float]) -> tuple[list[int], list[float]]:

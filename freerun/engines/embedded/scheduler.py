@@ -25,8 +25,10 @@ class Step:
 
 
 class Scheduler:
-    def __init__(self, blocks: Blocks, max_running: int, step_tokens: int) -> None:
+    def __init__(self, blocks: Blocks, max_running: int, step_tokens: int, burst: int = 1) -> None:
+        """A running sequence may sample up to `burst` tokens in a step, and gets blocks for as many."""
         self._blocks = blocks
+        self._burst = burst
         self._max_running = max_running
         self._step_tokens = step_tokens
         self.running: dict[Sequence, None] = {}
@@ -41,7 +43,7 @@ class Scheduler:
     def submit(self, request: Request) -> list[Sequence]:
         """Queue a request's sequences. One that could never fit, even alone, is refused."""
         sequences = [Sequence(request, index) for index in range(request.n)]
-        most = self._blocks.needed(sequences[0].most_tokens) + 1
+        most = self._blocks.needed(sequences[0].most_tokens + self._burst) + 1
         if most > self._blocks.count:
             raise EngineError(
                 f"a prompt of {len(request.prompt)} and an answer of {request.sampling.max_new_tokens} tokens need "
@@ -84,7 +86,8 @@ class Scheduler:
         if not sequence.computed and not self._join(sequence, step):
             return 0
         end = min(sequence.length, sequence.computed + budget)
-        if not self._grow(sequence, end):
+        ahead = self._burst - 1 if end == sequence.length else 0
+        if not self._grow(sequence, end + ahead):
             return 0
         shared = request.prefix // self._blocks.block_tokens
         step.chunks.append(

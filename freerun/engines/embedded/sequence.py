@@ -10,6 +10,19 @@ from dataclasses import dataclass, field
 from freerun.core import FinishReason, Version
 from freerun.engines.base import Sampling
 
+_WORD = (1 << 64) - 1
+
+
+def mixed(seed: int, index: int, position: int = 0) -> int:
+    """64 well-mixed bits from three integers: two rounds of splitmix64."""
+    state = (seed * 0x9E3779B97F4A7C15 + index * 0xD1B54A32D192ED03 + position + 1) & _WORD
+    for _ in range(2):
+        state = (state + 0x9E3779B97F4A7C15) & _WORD
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _WORD
+        state ^= state >> 31
+    return state
+
 
 @dataclass(slots=True, eq=False)
 class Request:
@@ -45,6 +58,11 @@ class Sequence:
     computed: int = 0
     """Tokens (prompt included) whose cache is filled. 0: it has not joined its prompt's cache yet."""
     finish: FinishReason | None = None
+    key: int = field(init=False)
+    """31 bits of its own, from the request's seed and its index: what its sampling depends on, on a GPU."""
+
+    def __post_init__(self) -> None:
+        self.key = mixed(self.request.sampling.seed, self.index) >> 33
 
     @property
     def length(self) -> int:

@@ -1,0 +1,36 @@
+"""Runs steps on a CPU, in plain torch: the decoder, paged attention, one sampled token a sequence."""
+
+import torch
+
+from freerun.engines.embedded.cache import Cache, PagedAttention
+from freerun.engines.embedded.sampler import sample, uniform
+from freerun.engines.embedded.scheduler import Step
+from freerun.engines.embedded.sequence import Sequence
+from freerun.models.decoder import Decoder
+
+
+class CpuRunner:
+    burst = 1
+
+    def __init__(self, decoder: Decoder, blocks: int, block_tokens: int) -> None:
+        self._decoder = decoder
+        self._cache = Cache(decoder.shape, blocks, block_tokens, decoder.embed.weight.dtype)
+
+    @torch.inference_mode()
+    def run(self, step: Step) -> list[tuple[Sequence, list[int], list[float]]]:
+        self._cache.copy(step.copies)
+        tokens = torch.tensor([token for chunk in step.chunks for token in chunk.tokens])
+        positions = torch.tensor([position for chunk in step.chunks for position in range(chunk.start, chunk.end)])
+        hidden = self._decoder(tokens, positions, PagedAttention(self._cache, step.chunks))
+        last, sequences, end = [], [], 0
+        for chunk in step.chunks:
+            end += len(chunk.tokens)
+            if chunk.samples:
+                last.append(end - 1)
+                sequences.append(chunk.samples)
+        if not sequences:
+            return []
+        how = [s.request.sampling for s in sequences]
+        drawn = [uniform(s.request.sampling.seed, s.index, len(s.tokens)) for s in sequences]
+        chosen, logprobs = sample(self._decoder.logits(hidden[last]), how, drawn)
+        return [(s, [token], [logprob]) for s, token, logprob in zip(sequences, chosen, logprobs, strict=True)]

@@ -1,0 +1,265 @@
+"""Triton kernels of the GPU path. Each has a plain torch counterpart, which it is tested against.
+
+The cache of one layer is addressed by strides, so its layout is the caller's choice (head-major is fastest: a block of
+one head is one contiguous piece). A row is one sequence of the step; `tables` holds its blocks, a row each.
+
+Shapes: T tokens, R rows, H query heads, K key/value heads, G = H / K, D head dimension.
+"""
+
+import triton
+import triton.language as tl
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def add_norm_kernel(residual, delta, weight, out, eps, width, HAS_DELTA: tl.constexpr, WIDTH: tl.constexpr):
+    """residual += delta, in place; out = RMSNorm(residual) · weight. One program a token."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, WIDTH)
+    inside = column < width
+    x = tl.load(residual + row * width + column, mask=inside, other=0.0)
+    if HAS_DELTA:
+        x = (x.to(tl.float32) + tl.load(delta + row * width + column, mask=inside, other=0.0).to(tl.float32)).to(
+            x.dtype
+        )
+        tl.store(residual + row * width + column, x, mask=inside)
+    wide = x.to(tl.float32)
+    scale = tl.rsqrt(tl.sum(wide * wide, 0) / width + eps)
+    w = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + row * width + column, (wide * scale * w).to(x.dtype), mask=inside)
+
+
+@triton.jit
+def silu_mul_kernel(gate_up, out, width, WIDTH: tl.constexpr):
+    """out = silu(gate) · up, for gate and up side by side."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    inside = column < width
+    gate = tl.load(gate_up + row * 2 * width + column, mask=inside, other=0.0)
+    up = tl.load(gate_up + row * 2 * width + width + column, mask=inside, other=0.0)
+    wide = gate.to(tl.float32)
+    gated = (wide * tl.sigmoid(wide)).to(gate.dtype)
+    tl.store(out + row * width + column, gated * up, mask=inside)
+
+
+@triton.jit
+def rotate_write_kernel(
+    qkv, q_out, keys, values, q_weight, k_weight, inv_freq, positions, rows, tables,
+    eps, table_stride, block_stride, head_stride, token_stride,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, NORM: tl.constexpr,
+):  # fmt: skip
+    """One head of one token: norm (Qwen3), rotation, and for keys and values the write to the cache."""
+    token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    half = tl.arange(0, D // 2)
+    source = qkv + (token * (HEADS + 2 * KV_HEADS) + head) * D
+    first, second = tl.load(source + half), tl.load(source + D // 2 + half)
+    kind = first.dtype
+    position = tl.load(positions + token)
+    if head < HEADS + KV_HEADS:
+        a, b = first.to(tl.float32), second.to(tl.float32)
+        if NORM:
+            scale = tl.rsqrt((tl.sum(a * a, 0) + tl.sum(b * b, 0)) / D + eps)
+            weight = q_weight if head < HEADS else k_weight
+            a = (a * scale * tl.load(weight + half).to(tl.float32)).to(kind).to(tl.float32)
+            b = (b * scale * tl.load(weight + D // 2 + half).to(tl.float32)).to(kind).to(tl.float32)
+        angle = position.to(tl.float32) * tl.load(inv_freq + half)
+        cos, sin = tl.cos(angle).to(kind).to(tl.float32), tl.sin(angle).to(kind).to(tl.float32)
+        first, second = (a * cos - b * sin).to(kind), (b * cos + a * sin).to(kind)
+    if head < HEADS:
+        target = q_out + (token * HEADS + head) * D
+        tl.store(target + half, first)
+        tl.store(target + D // 2 + half, second)
+    else:
+        row = tl.load(rows + token).to(tl.int64)
+        block = tl.load(tables + row * table_stride + position // BLOCK).to(tl.int64)
+        is_key = head < HEADS + KV_HEADS
+        kv_head = tl.where(is_key, head - HEADS, head - HEADS - KV_HEADS)
+        place = block * block_stride + kv_head * head_stride + (position % BLOCK) * token_stride
+        target = (keys if is_key else values) + place
+        tl.store(target + half, first)
+        tl.store(target + D // 2 + half, second)
+
+
+@triton.jit
+def decode_kernel(
+    q, keys, values, positions, tables, out, partial, partial_max, partial_sum,
+    scale, table_stride, block_stride, head_stride, token_stride,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
+    SPLIT: tl.constexpr, SPLITS: tl.constexpr, M: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One token a row: the query heads of one key/value head together, over one stretch of the context."""
+    row, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
+    length = tl.load(positions + row) + 1
+    start = split * SPLIT
+    if start >= length:
+        return
+    end = tl.minimum(start + SPLIT, length)
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    group, column, step = tl.arange(0, M), tl.arange(0, D), tl.arange(0, TILE)
+    inside = group[:, None] < GROUP
+    heads = row * HEADS + kv_head * GROUP + group
+    queries = tl.load(q + heads[:, None] * D + column[None, :], mask=inside, other=0.0)
+    best = tl.full([M], -float("inf"), tl.float32)
+    total = tl.zeros([M], tl.float32)
+    read = tl.zeros([M, D], tl.float32)
+    table = tables + row * table_stride
+    base = kv_head * head_stride
+    for n in range(start, end, TILE):
+        token = n + step
+        seen = token < end
+        if BLOCK % TILE == 0:
+            block = tl.load(table + n // BLOCK).to(tl.int64)
+            place = base + block * block_stride + (n % BLOCK + step) * token_stride
+        else:
+            block = tl.load(table + token // BLOCK, mask=seen, other=0).to(tl.int64)
+            place = base + block * block_stride + (token % BLOCK) * token_stride
+        k = tl.load(keys + place[:, None] + column[None, :], mask=seen[:, None], other=0.0)
+        v = tl.load(values + place[:, None] + column[None, :], mask=seen[:, None], other=0.0)
+        scores = tl.dot(queries, tl.trans(k), input_precision=PRECISION) * (scale * LOG2_E)
+        scores = tl.where(seen[None, :], scores, -float("inf"))
+        higher = tl.maximum(best, tl.max(scores, 1))
+        weight = tl.exp2(scores - higher[:, None])
+        shrink = tl.exp2(best - higher)
+        read = read * shrink[:, None] + tl.dot(weight.to(v.dtype), v, input_precision=PRECISION)
+        total = total * shrink + tl.sum(weight, 1)
+        best = higher
+    if SPLITS == 1:
+        tl.store(
+            out + heads[:, None] * D + column[None, :], (read / total[:, None]).to(out.dtype.element_ty), mask=inside
+        )
+    else:
+        place = heads * SPLITS + split
+        tl.store(partial + place[:, None] * D + column[None, :], read, mask=inside)
+        tl.store(partial_max + place, best, mask=group < GROUP)
+        tl.store(partial_sum + place, total, mask=group < GROUP)
+
+
+@triton.jit
+def combine_kernel(
+    partial, partial_max, partial_sum, positions, out,
+    HEADS: tl.constexpr, D: tl.constexpr, SPLIT: tl.constexpr, SPLITS: tl.constexpr, S: tl.constexpr,
+):  # fmt: skip
+    """Put the stretches of one head of one row together."""
+    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    used = (tl.load(positions + row) + SPLIT) // SPLIT
+    split, column = tl.arange(0, S), tl.arange(0, D)
+    inside = split < used
+    place = (row * HEADS + head) * SPLITS + split
+    best = tl.load(partial_max + place, mask=inside, other=-float("inf"))
+    weight = tl.exp2(best - tl.max(best, 0))
+    total = tl.sum(tl.load(partial_sum + place, mask=inside, other=0.0) * weight, 0)
+    reads = tl.load(partial + place[:, None] * D + column[None, :], mask=inside[:, None], other=0.0)
+    read = tl.sum(reads * weight[:, None], 0) / total
+    tl.store(out + (row * HEADS + head) * D + column, read.to(out.dtype.element_ty))
+
+
+@triton.jit
+def prefill_kernel(
+    q, keys, values, tables, tile_rows, tile_starts, row_first, row_start, row_count, out,
+    scale, table_stride, block_stride, head_stride, token_stride,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
+    M: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Many tokens a row: a tile of M (query, head) pairs of one key/value head, over the context up to each query.
+
+    A row's new tokens lie at row_first.. in the packed step and at positions row_start.. of its sequence.
+    """
+    tile, kv_head = tl.program_id(0), tl.program_id(1)
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    row = tl.load(tile_rows + tile).to(tl.int64)
+    pair = tl.arange(0, M)
+    query = tl.load(tile_starts + tile) + pair // GROUP
+    count = tl.load(row_count + row)
+    inside = (query < count) & (pair // GROUP < M // GROUP)
+    position = tl.load(row_start + row) + query
+    token = (tl.load(row_first + row) + query).to(tl.int64)
+    column, step = tl.arange(0, D), tl.arange(0, TILE)
+    heads = token * HEADS + kv_head * GROUP + pair % GROUP
+    queries = tl.load(q + heads[:, None] * D + column[None, :], mask=inside[:, None], other=0.0)
+    best = tl.full([M], -float("inf"), tl.float32)
+    total = tl.zeros([M], tl.float32)
+    read = tl.zeros([M, D], tl.float32)
+    end = tl.max(tl.where(inside, position, 0), 0) + 1
+    table = tables + row * table_stride
+    base = kv_head * head_stride
+    for n in range(0, end, TILE):
+        other = n + step
+        seen = other < end
+        block = tl.load(table + other // BLOCK, mask=seen, other=0).to(tl.int64)
+        place = base + block * block_stride + (other % BLOCK) * token_stride
+        k = tl.load(keys + place[:, None] + column[None, :], mask=seen[:, None], other=0.0)
+        v = tl.load(values + place[:, None] + column[None, :], mask=seen[:, None], other=0.0)
+        scores = tl.dot(queries, tl.trans(k), input_precision=PRECISION) * (scale * LOG2_E)
+        scores = tl.where(other[None, :] <= position[:, None], scores, -float("inf"))
+        higher = tl.maximum(best, tl.max(scores, 1))
+        weight = tl.exp2(scores - higher[:, None])
+        shrink = tl.exp2(best - higher)
+        read = read * shrink[:, None] + tl.dot(weight.to(v.dtype), v, input_precision=PRECISION)
+        total = total * shrink + tl.sum(weight, 1)
+        best = higher
+    result = (read / total[:, None]).to(out.dtype.element_ty)
+    tl.store(out + heads[:, None] * D + column[None, :], result, mask=inside[:, None])
+
+
+@triton.jit
+def _mix(x):
+    """A 32-bit integer hash with little bias."""
+    x = (x ^ (x >> 16)) * 0x21F0AAAD
+    x = (x ^ (x >> 15)) * 0xD35A2D97
+    return x ^ (x >> 15)
+
+
+@triton.jit
+def sample_tiles_kernel(
+    logits, seeds, counts, inverse_temperature, noise, maxima, sums, scores, choices, chosen_logits,
+    vocabulary, tiles, TILE: tl.constexpr,
+):  # fmt: skip
+    """One stretch of one row's vocabulary: its part of the softmax, and its best token under Gumbel noise.
+
+    The noise depends on the sample's seed, how many tokens it has, and the token: on nothing else in the batch.
+    """
+    row, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    token = tile * TILE + tl.arange(0, TILE)
+    inside = token < vocabulary
+    x = tl.load(logits + row * vocabulary + token, mask=inside, other=-float("inf")).to(tl.float32)
+    x = x * tl.load(inverse_temperature + row)
+    key = _mix(tl.load(seeds + row).to(tl.uint32) + _mix(tl.load(counts + row).to(tl.uint32) * 0x9E3779B9 + 0x85EBCA6B))
+    bits = _mix(_mix(token.to(tl.uint32) * 0x9E3779B9 + key) ^ key)
+    # An exponential variate: −log(1 − u), by its series where u is small, since the smallest ones decide who wins.
+    u = bits.to(tl.float32) * 2.3283064365386963e-10 + 1.1641532182693481e-10
+    exponential = tl.where(u < 1e-3, u + 0.5 * u * u, -0.6931471805599453 * tl.log2(tl.maximum(1.0 - u, 1e-10)))
+    score = x - tl.load(noise + row) * 0.6931471805599453 * tl.log2(exponential)
+    score = tl.where(inside, score, -float("inf"))
+    highest = tl.max(x, 0)
+    place = row * tiles + tile
+    best = tl.argmax(score, 0)
+    tl.store(maxima + place, highest)
+    tl.store(sums + place, tl.sum(tl.where(inside, tl.exp(x - highest), 0.0), 0))
+    tl.store(scores + place, tl.max(score, 0))
+    tl.store(choices + place, tile * TILE + best)
+    tl.store(chosen_logits + place, tl.sum(tl.where(tl.arange(0, TILE) == best, x, 0.0), 0))
+
+
+@triton.jit
+def sample_rows_kernel(
+    maxima, sums, scores, choices, chosen_logits, tokens, positions, counts, moment, out_tokens, out_logprobs,
+    tiles, out_stride, TILES: tl.constexpr,
+):  # fmt: skip
+    """Each row's token: noted in the step's column of the output, and put in place as the next step's input."""
+    row = tl.program_id(0).to(tl.int64)
+    tile = tl.arange(0, TILES)
+    inside = tile < tiles
+    place = row * tiles + tile
+    highest = tl.load(maxima + place, mask=inside, other=-float("inf"))
+    top = tl.max(highest, 0)
+    total = tl.sum(tl.load(sums + place, mask=inside, other=0.0) * tl.exp(highest - top), 0)
+    winner = tl.argmax(tl.load(scores + place, mask=inside, other=-float("inf")), 0)
+    token = tl.load(choices + row * tiles + winner)
+    logprob = tl.load(chosen_logits + row * tiles + winner) - top - tl.log(total)
+    now = tl.load(moment)
+    tl.store(out_tokens + now * out_stride + row, token)
+    tl.store(out_logprobs + now * out_stride + row, logprob)
+    tl.store(tokens + row, token)
+    tl.store(positions + row, tl.load(positions + row) + 1)
+    tl.store(counts + row, tl.load(counts + row) + 1)
