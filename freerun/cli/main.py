@@ -102,6 +102,25 @@ def config(
 
 
 @app.command()
+def serve(
+    model: Annotated[Path, typer.Argument(help="A Hugging Face model folder.", metavar="MODEL_DIR")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Such as engine.cache_tokens=100000.", show_default=False, metavar="engine.KEY=VALUE"),
+    ] = None,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.", min=0, max=65535)] = 8000,
+    api_key: Annotated[
+        str | None, typer.Option(help="Ask every client for it.", envvar="FREERUN_API_KEY", show_default=False)
+    ] = None,
+) -> None:
+    """Serve a model over HTTP, to OpenAI clients and to Freerun's own."""
+    from freerun.launch.serve import serve_model
+
+    serve_model(model, overrides or [], host, port, api_key)
+
+
+@app.command()
 def doctor() -> None:
     """Say what this machine can do."""
     from freerun.launch.doctor import examine

@@ -11,6 +11,7 @@ import msgspec
 
 from freerun.core import EngineError, FinishReason, Version
 from freerun.engines.base import Completion, Sampling
+from freerun.weights.base import WeightsHandle
 
 GENERATE = "/inference/v1/generate"
 
@@ -77,6 +78,10 @@ class Choice(msgspec.Struct, kw_only=True):
 class GenerateResponse(msgspec.Struct):
     request_id: str
     choices: list[Choice]
+
+
+class UpdateRequest(msgspec.Struct):
+    update_info: WeightsHandle
 
 
 def request_of(id: str, prompt: list[int], sampling: Sampling, n: int) -> GenerateRequest:

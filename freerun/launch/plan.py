@@ -10,13 +10,13 @@ def describe(config: RunConfig, shape: Shape, num_tasks: int) -> str:
     steps = control.steps
     if control.epochs is not None:
         steps = min(steps, -(-control.epochs * num_tasks // control.groups_per_step))
-    cache_mb = 2 * shape.layers * shape.kv_heads * shape.head_dim * engine.cache_tokens * bytes_of(engine.dtype) / 1e6
+    cache = f"{engine.cache_tokens:,} tokens" if engine.cache_tokens else "what fits"
     lines = [
         f"model      {config.model.path}: {shape.family}, {shape.num_parameters / 1e6:.2f}M parameters",
         f"data       {num_tasks} tasks from {config.data.source}",
         "processes  controller (this one)",
         f"           engine 0: {engine.threads} thread(s), {engine.dtype}, {engine.max_running} answers at a time, "
-        f"cache {engine.cache_tokens} tokens ({cache_mb:.0f} MB)",
+        f"cache: {cache}",
         f"           trainer: {config.train.threads} thread(s), float32, AdamW at {config.train.lr:g}",
         f"           {config.reward.workers} reward worker(s): {config.reward.judge}, {config.reward.timeout_s:g} s",
     ]
@@ -31,7 +31,3 @@ def describe(config: RunConfig, shape: Shape, num_tasks: int) -> str:
         + ("; generation and training take turns" if eta == 0 else ""),
     ]
     return "\n".join(lines)
-
-
-def bytes_of(dtype: str) -> int:
-    return {"float32": 4, "bfloat16": 2}[dtype]

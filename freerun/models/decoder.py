@@ -118,6 +118,18 @@ def _llama3(
     return blend * frequencies + (1 - blend) * frequencies / factor
 
 
+def random_decoder(shape: Shape, device: str, dtype: torch.dtype) -> Decoder:
+    """A decoder of any size with random weights, made where it will run: for benchmarks."""
+    with torch.device(device):
+        decoder = Decoder(shape).to(dtype)
+    decoder.inv_freq = inverse_frequencies(shape).to(device)
+    with torch.no_grad():
+        for parameter in decoder.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(std=0.02)
+    return decoder
+
+
 def initialise(decoder: Decoder, seed: int, std: float = 0.02) -> None:
     """Random weights for a model that starts from nothing: normal, residual outputs scaled down by depth."""
     generator = torch.Generator().manual_seed(seed)

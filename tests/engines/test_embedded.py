@@ -253,3 +253,41 @@ def test_nothing_leaks_whatever_happens(seed: int) -> None:
     assert not any(alive.values())
     assert e.free_blocks == e._blocks.count
     assert not e._requests
+
+
+def test_a_prompt_that_was_seen_is_not_read_again_until_the_weights_change() -> None:
+    """The prefix cache: across requests, and for the next turn of a conversation; never across versions."""
+    decoder = tiny_decoder(3)
+    e = engine(tiny_decoder(3), block_tokens=4)
+    prompt = [2 + i % 40 for i in range(30)]
+    e.submit("a", prompt, replace(SAMPLING, max_new_tokens=13), 2)
+    first = run(e)["a", 0]
+    assert e.reused_tokens == 0
+    e.submit("b", prompt, replace(SAMPLING, max_new_tokens=13), 2)
+    assert run(e)["b", 0].tokens == first.tokens
+    assert e.reused_tokens == 28
+    follow_up = prompt + first.tokens + [7, 8, 9]
+    e.submit("c", follow_up, SAMPLING, 1)
+    answer = run(e)["c", 0]
+    assert e.reused_tokens == 28 + 40, "the whole first turn but its last, partial block"
+    expected = recomputed(decoder, follow_up, answer.tokens)
+    torch.testing.assert_close(torch.tensor(answer.logprobs), expected, atol=1e-4, rtol=1e-4)
+    e.update_weights(1, dict(tiny_decoder(4).named_parameters()))
+    e.submit("d", prompt, SAMPLING, 1)
+    answer = run(e)["d", 0]
+    assert e.reused_tokens == 68, "what older weights computed is worthless"
+    expected = recomputed(tiny_decoder(4), prompt, answer.tokens)
+    torch.testing.assert_close(torch.tensor(answer.logprobs), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_what_several_versions_computed_is_not_remembered() -> None:
+    """Under `keep` an answer's cache is of two versions: its next turn must not begin with it."""
+    e = engine(tiny_decoder(0), on_update="keep", block_tokens=4)
+    e.submit("a", [5, 6, 7, 8, 9], SAMPLING, 1)
+    for _ in range(12):
+        e.step()
+    e.update_weights(1, dict(tiny_decoder(5).named_parameters()))
+    answer = run(e)["a", 0]
+    e.submit("b", [5, 6, 7, 8, 9, *answer.tokens], SAMPLING, 1)
+    run(e)
+    assert e.reused_tokens == 0

@@ -48,6 +48,7 @@ async def test_a_served_engine(tmp_path: Path) -> None:
         await _groups_come_back(e)
         await _nonsense_is_refused(e)
         await _closing_cancels(e)
+        await _paused_it_takes_requests_and_weights(e, tmp_path / "paused")
         await _weights_swap_mid_answer(e, tmp_path)
         await _stop_strings(e)
 
@@ -94,10 +95,31 @@ async def _closing_cancels(e: HttpEngine) -> None:
     await until(lambda stats: stats.running + stats.waiting == 0, e)
 
 
+async def _paused_it_takes_requests_and_weights(e: HttpEngine, folder: Path) -> None:
+    """The order in which vLLM is given new weights: pause, update, resume. And an id in use is refused, unharmed."""
+    body = {"request_id": "twice", "token_ids": [5], "sampling_params": {"max_tokens": 9, "ignore_eos": True}}
+    async with aiohttp.ClientSession(e.url) as session:
+        async with session.post("/pause", params={"mode": "keep", "clear_cache": "true"}) as response:
+            assert response.status == 200
+        asking = asyncio.create_task(session.post("/inference/v1/generate", json=body))
+        await until(lambda stats: stats.waiting == 1, e)
+        async with session.post("/inference/v1/generate", json=body) as response:
+            assert "already" in await response.text()
+        folder.mkdir()
+        handle = ShmPublisher(folder).publish(1, dict(tiny_decoder(1).named_parameters()))
+        assert (await e.update_weights(handle)).version == 1
+        assert not asking.done()
+        async with session.post("/resume") as response:
+            assert response.status == 200
+        async with await asking as response:
+            (choice,) = (await response.json())["choices"]
+            assert choice["weight_versions"] == [{"version": "1", "start": 0, "end": 9}]
+
+
 async def _weights_swap_mid_answer(e: HttpEngine, folder: Path) -> None:
     publisher = ShmPublisher(folder)
     answers = asyncio.create_task(collect(e.generate([5, 6], replace(SAMPLING, max_new_tokens=400), 3)))
-    for version in (1, 2, 3):
+    for version in (2, 3, 4):
         enough = (await e.stats()).tokens + 60
         await until(partial(_has_sampled, enough), e)
         handle = publisher.publish(version, dict(tiny_decoder(version).named_parameters()))
@@ -105,8 +127,8 @@ async def _weights_swap_mid_answer(e: HttpEngine, folder: Path) -> None:
         assert report.version == version
         assert report.recomputed_tokens > 0
     for answer in await answers:
-        assert set(answer.versions) == {0, 1, 2, 3}
-        for version in range(4):
+        assert set(answer.versions) == {1, 2, 3, 4}
+        for version in range(1, 5):
             at = [i for i, v in enumerate(answer.versions) if v == version]
             expected = recomputed(tiny_decoder(version), [5, 6], answer.tokens)[at]
             torch.testing.assert_close(torch.tensor(answer.logprobs)[at], expected, atol=2e-4, rtol=1e-3)

@@ -11,6 +11,7 @@ from freerun.models.decoder import Decoder
 
 class CpuRunner:
     burst = 1
+    waited_s = 0.0
 
     def __init__(self, decoder: Decoder, blocks: int, block_tokens: int) -> None:
         self._decoder = decoder

@@ -15,6 +15,7 @@ from freerun.engines.base import Completion, Sampling, UpdateReport
 from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.blocks import Blocks
 from freerun.engines.embedded.cpu import CpuRunner
+from freerun.engines.embedded.memory import cache_tokens
 from freerun.engines.embedded.scheduler import Scheduler, Step
 from freerun.engines.embedded.sequence import Request, Sequence
 from freerun.models.decoder import Decoder
@@ -27,6 +28,8 @@ class Runner(Protocol):
 
     burst: int
     """Tokens a sequence may sample in one step."""
+    waited_s: float
+    """How long the host has waited for the device, since the start."""
 
     def run(self, step: Step) -> list[tuple[Sequence, list[int], list[float]]]:
         """The forward pass; each sequence of the step that was due to sample, its tokens and log-probabilities."""
@@ -41,7 +44,7 @@ class EmbeddedEngine:
         self._detokenise = detokenise
         on_gpu = decoder.embed.weight.is_cuda
         block_tokens = config.block_tokens or (64 if on_gpu else 16)
-        self._blocks = Blocks(max(config.cache_tokens // block_tokens, 1), block_tokens)
+        self._blocks = Blocks(max(cache_tokens(decoder, config) // block_tokens, 1), block_tokens)
         self._runner = self._gpu_runner() if on_gpu else CpuRunner(decoder, self._blocks.count, block_tokens)
         self._scheduler = Scheduler(self._blocks, config.max_running, config.step_tokens, self._runner.burst)
         self._requests: dict[str, list[Sequence]] = {}
@@ -72,6 +75,16 @@ class EmbeddedEngine:
         return self._scheduler.preemptions
 
     @property
+    def waited_s(self) -> float:
+        """How long the host has waited for the device: the rest of a step is the host's own work."""
+        return self._runner.waited_s
+
+    @property
+    def reused_tokens(self) -> int:
+        """Tokens of prompts whose cache was there already."""
+        return self._scheduler.reused_tokens
+
+    @property
     def free_blocks(self) -> int:
         return self._blocks.free
 
@@ -91,7 +104,9 @@ class EmbeddedEngine:
             )
         if sampling.stop and self._detokenise is None:
             raise EngineError("stop strings need a tokenizer in the model's folder")
-        self._requests[id] = self._scheduler.submit(Request(id, prompt, sampling, n))
+        eos = () if sampling.ignore_eos else shape.eos_token_ids
+        stops = frozenset((*sampling.stop_token_ids, *eos))
+        self._requests[id] = self._scheduler.submit(Request(id, prompt, sampling, n, stops=stops))
 
     def cancel(self, id: str) -> None:
         """End what is left of a request; its unfinished answers are never reported."""
@@ -111,19 +126,29 @@ class EmbeddedEngine:
         end, in the same burst, is thrown away."""
         ended = []
         for sequence, tokens, logprobs in sampled:
-            reason = None
-            for token, logprob in zip(tokens, logprobs, strict=True):
-                sequence.tokens.append(token)
-                sequence.logprobs.append(logprob)
-                if reason := self._ends(sequence, token):
-                    break
-            new = len(sequence.tokens) - len(sequence.versions)
+            new, reason = self._accepted(sequence, tokens)
+            sequence.tokens.extend(tokens[:new])
+            sequence.logprobs.extend(logprobs[:new])
             sequence.versions.extend([self.version] * new)
             sequence.computed += new - 1
             self.tokens += new
             if reason:
                 ended.append(self._end(sequence, reason))
         return ended
+
+    def _accepted(self, sequence: Sequence, tokens: list[int]) -> tuple[int, FinishReason | None]:
+        """How many of these tokens are part of the answer, and why it ends with the last of them, if it does."""
+        sampling, stops = sequence.request.sampling, sequence.request.stops
+        left = sampling.max_new_tokens - len(sequence.tokens)
+        reason = FinishReason.LENGTH if len(tokens) >= left else None
+        new = min(len(tokens), left)
+        if not stops.isdisjoint(tokens[:new]):
+            new = next(at for at, token in enumerate(tokens, start=1) if token in stops)
+            reason = FinishReason.STOP
+        for at in range(1, new + 1) if sampling.stop else ():
+            if self._says_stop(sequence.tokens + tokens[:at], sampling.stop):
+                return at, FinishReason.STOP
+        return new, reason
 
     def _end(self, sequence: Sequence, reason: FinishReason) -> tuple[str, Completion]:
         self._scheduler.end(sequence, reason)
@@ -132,14 +157,6 @@ class EmbeddedEngine:
             del self._requests[request.id]
         completion = Completion(sequence.index, sequence.tokens, sequence.logprobs, sequence.versions, reason)
         return request.id, completion
-
-    def _ends(self, sequence: Sequence, token: int) -> FinishReason | None:
-        sampling = sequence.request.sampling
-        if token in sampling.stop_token_ids or (not sampling.ignore_eos and token in self._decoder.shape.eos_token_ids):
-            return FinishReason.STOP
-        if sampling.stop and self._says_stop(sequence.tokens, sampling.stop):
-            return FinishReason.STOP
-        return FinishReason.LENGTH if len(sequence.tokens) >= sampling.max_new_tokens else None
 
     def _says_stop(self, tokens: list[int], stop: tuple[str, ...]) -> bool:
         """Only the tail is read: a stop string that ends with the newest token begins at most so many tokens back."""
@@ -159,6 +176,6 @@ class EmbeddedEngine:
         with torch.no_grad():
             for name, parameter in parameters.items():
                 parameter.copy_(tensors[name])
-        lost = self._scheduler.forget_cache() if self._config.on_update == "recompute" else 0
+        lost = self._scheduler.new_weights(version, keep=self._config.on_update == "keep")
         self.version = version
         return UpdateReport(version, time.monotonic() - started_s, lost)

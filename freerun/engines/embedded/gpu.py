@@ -6,19 +6,22 @@ sequence that ends within a burst runs on to its end, and what it sampled after 
 answers being rebuilt after new weights, go through the same kernels without a graph.
 """
 
+import time
+from typing import Any
+
 import torch
 from torch import Tensor
 from triton import next_power_of_2
 
 from freerun.engines.embedded import kernels
-from freerun.engines.embedded.fused import DecodeAttention, DeviceCache, FusedDecoder, PrefillAttention
+from freerun.engines.embedded.fused import DecodeAttention, DeviceCache, FusedDecoder, PrefillAttention, split_tokens
 from freerun.engines.embedded.sampler import truncated
 from freerun.engines.embedded.scheduler import Step
 from freerun.engines.embedded.sequence import Chunk, Sequence
 from freerun.models.decoder import Decoder
 
-_TILE = 4096
-"""Tokens of the vocabulary that one program of the sampling kernel reads."""
+_TILE, _WIDTH = 16_384, 1_024
+"""Tokens of the vocabulary that one program of the sampling kernel reads, and that it reads at a time."""
 _SMALL_BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 
 
@@ -48,12 +51,12 @@ class Slots:
         kernels.sample_tiles_kernel[(rows, self.tiles)](
             logits_RV, self.seeds, self.counts, self.inverse_temperature, self.noise,
             self.maxima, self.sums, self.scores, self.choices, self.chosen_logits,
-            vocabulary, self.tiles, TILE=_TILE, num_warps=8,
+            vocabulary, self.tiles, TILE=_TILE, WIDTH=_WIDTH, num_warps=4,
         )  # fmt: skip
         kernels.sample_rows_kernel[(rows,)](
             self.maxima, self.sums, self.scores, self.choices, self.chosen_logits,
             self.tokens, self.positions, self.counts, self.moment, self.out_tokens, self.out_logprobs,
-            self.tiles, self.out_tokens.stride(0), TILES=next_power_of_2(self.tiles), num_warps=1,
+            self.tiles, self.out_tokens.stride(0), TILES=max(2, next_power_of_2(self.tiles)), num_warps=1,
         )  # fmt: skip
         self.moment.add_(1)
 
@@ -68,69 +71,69 @@ class GpuRunner:
         self._batches = batch_sizes(max_running)
         width = -(-(shape.max_positions + burst) // block_tokens)
         self._slots = Slots(self._batches[-1], burst, shape.vocab_size, width)
+        self._read_slots = Slots(self._batches[-1], 1, shape.vocab_size, 1)
         self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle()
         self.burst = burst
+        self.waited_s = 0.0
 
     @torch.inference_mode()
     def run(self, step: Step) -> list[tuple[Sequence, list[int], list[float]]]:
-        """What each sequence of the step sampled: one token, or a burst's."""
+        """What each sequence of the step sampled: one token, or a burst's.
+
+        The burst is launched first: it keeps the device busy while the host launches, kernel by kernel, what is to be
+        read. Neither needs the other's results.
+        """
         self.cache.copy(step.copies)
         decoding = [chunk for chunk in step.chunks if chunk.samples and len(chunk.tokens) == 1]
         reading = [chunk for chunk in step.chunks if not (chunk.samples and len(chunk.tokens) == 1)]
-        sampled = self._read(reading) if reading else []
-        return sampled + (self._decode(decoding) if decoding else [])
+        steps = self._decode(decoding) if decoding else 0
+        ended = self._read(reading) if reading else []
+        sampled = self._results(self._slots, [chunk.samples for chunk in decoding if chunk.samples], steps)
+        return sampled + self._results(self._read_slots, ended, 1)
 
-    def _read(self, chunks: list[Chunk]) -> list[tuple[Sequence, list[int], list[float]]]:
-        """Prompts and rebuilt answers: many tokens a row."""
-        shape, counts = self._decoder.shape, [len(chunk.tokens) for chunk in chunks]
-        tokens = torch.tensor([t for chunk in chunks for t in chunk.tokens], device="cuda")
-        positions = torch.tensor([p for c in chunks for p in range(c.start, c.end)], dtype=torch.int32, device="cuda")
-        count = torch.tensor(counts, device="cuda")
-        rows = torch.arange(len(chunks), dtype=torch.int32, device="cuda").repeat_interleave(
-            count, output_size=len(tokens)
-        )
+    def _read(self, chunks: list[Chunk]) -> list[Sequence]:
+        """Prompts and rebuilt answers: many tokens a row. Those whose turn it is sample one."""
+        counts = [len(chunk.tokens) for chunk in chunks]
+        tokens = _device([t for chunk in chunks for t in chunk.tokens])
+        positions = _device([p for c in chunks for p in range(c.start, c.end)])
+        rows = _device([row for row, count in enumerate(counts) for _ in range(count)])
         tables = self._tables([chunk.table for chunk in chunks])
-        attend = PrefillAttention(self.cache, shape, [c.start for c in chunks], counts, tables)
+        attend = PrefillAttention(self.cache, self._decoder.shape, [c.start for c in chunks], counts, tables)
         hidden = self._fused.forward(tokens, positions, rows, tables, attend)
-        ends = [(sum_, chunk.samples) for sum_, chunk in zip(_ends(counts), chunks, strict=True) if chunk.samples]
-        if not ends:
-            return []
+        ends = [(end - 1, chunk.samples) for end, chunk in zip(_ends(counts), chunks, strict=True) if chunk.samples]
         sequences = [sequence for _, sequence in ends]
-        sampled = []
-        for first in range(0, len(sequences), self._batches[-1]):
-            part = sequences[first : first + self._batches[-1]]
-            self._load(part, [s.length - 1 for s in part])
-            last = torch.tensor([end - 1 for end, _ in ends[first : first + len(part)]], device="cuda")
-            self._slots.sample(self._restricted(self._fused.logits(hidden[last]), part))
-            sampled += self._results(part, 1)
-        return sampled
+        if sequences:
+            self._load(self._read_slots, sequences, [s.length - 1 for s in sequences], len(sequences))
+            logits = self._fused.logits(hidden[_device([last for last, _ in ends])])
+            self._read_slots.sample(self._restricted(logits, sequences))
+        return sequences
 
-    def _decode(self, chunks: list[Chunk]) -> list[tuple[Sequence, list[int], list[float]]]:
+    def _decode(self, chunks: list[Chunk]) -> int:
+        """Launch a burst, and return how many steps it has."""
         sequences = [chunk.samples for chunk in chunks if chunk.samples]
         batch = next(size for size in self._batches if size >= len(chunks))
-        self._load(sequences, [chunk.start for chunk in chunks], batch)
         slots = self._slots
-        slots.tokens[: len(chunks)] = torch.tensor([c.tokens[0] for c in chunks], dtype=torch.int32, device="cuda")
+        self._load(slots, sequences, [chunk.start for chunk in chunks], batch)
+        slots.tokens[: len(chunks)] = _device([chunk.tokens[0] for chunk in chunks])
         tables = self._tables([chunk.table for chunk in chunks])
         slots.tables[:batch].fill_(self._idle_block)
         slots.tables[: len(chunks), : tables.shape[1]] = tables
         longest = max(chunk.end for chunk in chunks) + self.burst
         if any(s.request.sampling.top_k or s.request.sampling.top_p < 1 for s in sequences):
             self._decode_once(batch, longest, sequences)
-            return self._results(sequences, 1)
+            return 1
         graph = self._graph(batch, longest)
         for _ in range(self.burst):
             graph.replay()
-        return self._results(sequences, self.burst)
+        return self.burst
 
     def _decode_once(self, batch: int, longest: int, sequences: list[Sequence] | None = None) -> None:
         """One step of all rows, on the device alone. With sequences: as they restrict their sampling."""
         slots = self._slots
-        attend = DecodeAttention(self.cache, self._decoder.shape.kv_heads, slots.positions, slots.tables, longest)
-        hidden = self._fused.forward(
-            slots.tokens[:batch], slots.positions[:batch], slots.rows[:batch], slots.tables, attend
-        )
+        positions = slots.positions[:batch]
+        attend = DecodeAttention(self.cache, self._decoder.shape.kv_heads, positions, slots.tables, longest)
+        hidden = self._fused.forward(slots.tokens[:batch], positions, slots.rows[:batch], slots.tables, attend)
         logits = self._fused.logits(hidden)
         if sequences is not None:
             logits[: len(sequences)] = self._restricted(logits[: len(sequences)], sequences)
@@ -146,46 +149,51 @@ class GpuRunner:
 
     def _graph(self, batch: int, longest: int) -> torch.cuda.CUDAGraph:
         """One step of that many rows, contexts up to `longest`; captured when first needed."""
-        splits = next_power_of_2(-(-longest // 512))
+        split = split_tokens(batch * self._decoder.shape.kv_heads)
+        splits = next_power_of_2(-(-longest // split))
         if (batch, splits) not in self._graphs:
             slots = self._slots
             kept = [t.clone() for t in (slots.tokens, slots.positions, slots.counts, slots.moment)]
-            self._decode_once(batch, splits * 512)  # compiles the kernels
+            self._decode_once(batch, splits * split)  # compiles the kernels
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self._pool):
-                self._decode_once(batch, splits * 512)
+                self._decode_once(batch, splits * split)
             for tensor, value in zip((slots.tokens, slots.positions, slots.counts, slots.moment), kept, strict=True):
                 tensor.copy_(value)
             self._graphs[batch, splits] = graph
         return self._graphs[batch, splits]
 
-    def _load(self, sequences: list[Sequence], positions: list[int], batch: int | None = None) -> None:
-        """Put the rows' state in its place, in one copy to the device; rows beyond them are idle."""
-        rows = batch or len(sequences)
-        state = torch.zeros(3, rows, dtype=torch.int32)
-        scale = torch.ones(2, rows)
-        how = [sequence.request.sampling for sequence in sequences]
-        state[0, : len(sequences)] = torch.tensor(positions)
-        state[1, : len(sequences)] = torch.tensor([len(sequence.tokens) for sequence in sequences])
-        state[2, : len(sequences)] = torch.tensor([sequence.key for sequence in sequences])
-        scale[0, : len(sequences)] = torch.tensor([1 / (s.temperature or 1.0) for s in how])
-        scale[1, : len(sequences)] = torch.tensor([float(s.temperature > 0) for s in how])
-        slots, state, scale = self._slots, state.cuda(), scale.cuda()
-        slots.positions[:rows], slots.counts[:rows], slots.seeds[:rows] = state[0], state[1], state[2]
-        slots.inverse_temperature[:rows], slots.noise[:rows] = scale[0], scale[1]
+    def _load(self, slots: Slots, sequences: list[Sequence], positions: list[int], rows: int) -> None:
+        """Put the rows' state in its place; rows beyond the sequences are idle."""
+        how, idle = [sequence.request.sampling for sequence in sequences], [0] * (rows - len(sequences))
+        slots.positions[:rows] = _device(positions + idle)
+        slots.counts[:rows] = _device([len(sequence.tokens) for sequence in sequences] + idle)
+        slots.seeds[:rows] = _device([sequence.key for sequence in sequences] + idle)
+        slots.inverse_temperature[:rows] = _device([1 / (s.temperature or 1.0) for s in how] + idle, torch.float32)
+        slots.noise[:rows] = _device([float(s.temperature > 0) for s in how] + idle, torch.float32)
         slots.moment.zero_()
 
     def _tables(self, tables: list[list[int]]) -> Tensor:
         width = max(len(table) for table in tables)
-        padded = [table + [self._idle_block] * (width - len(table)) for table in tables]
-        return torch.tensor(padded, dtype=torch.int32).cuda()
+        return _device([table + [self._idle_block] * (width - len(table)) for table in tables])
 
-    def _results(self, sequences: list[Sequence], steps: int) -> list[tuple[Sequence, list[int], list[float]]]:
+    def _results(
+        self, slots: Slots, sequences: list[Sequence], steps: int
+    ) -> list[tuple[Sequence, list[int], list[float]]]:
         """Waits for the device."""
-        tokens = self._slots.out_tokens[:steps, : len(sequences)].T.tolist()
-        logprobs = self._slots.out_logprobs[:steps, : len(sequences)].T.tolist()
+        if not sequences:
+            return []
+        start_s = time.monotonic()
+        tokens = slots.out_tokens[:steps, : len(sequences)].T.tolist()
+        self.waited_s += time.monotonic() - start_s
+        logprobs = slots.out_logprobs[:steps, : len(sequences)].T.tolist()
         return list(zip(sequences, tokens, logprobs, strict=True))
+
+
+def _device(values: list[Any], dtype: torch.dtype = torch.int32) -> Tensor:
+    """Through pinned memory, so that the host does not wait for what the device is doing."""
+    return torch.tensor(values, dtype=dtype).pin_memory().to("cuda", non_blocking=True)
 
 
 def batch_sizes(largest: int) -> list[int]:

@@ -48,37 +48,40 @@ def rotate_write_kernel(
     qkv, q_out, keys, values, q_weight, k_weight, inv_freq, positions, rows, tables,
     eps, table_stride, block_stride, head_stride, token_stride,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, NORM: tl.constexpr,
+    ALL: tl.constexpr,
 ):  # fmt: skip
-    """One head of one token: norm (Qwen3), rotation, and for keys and values the write to the cache."""
-    token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    half = tl.arange(0, D // 2)
-    source = qkv + (token * (HEADS + 2 * KV_HEADS) + head) * D
-    first, second = tl.load(source + half), tl.load(source + D // 2 + half)
+    """All heads of one token: norm (Qwen3), rotation, and for keys and values the write to the cache."""
+    token = tl.program_id(0).to(tl.int64)
+    head, half = tl.arange(0, ALL)[:, None], tl.arange(0, D // 2)[None, :]
+    is_q, is_k = head < HEADS, (head >= HEADS) & (head < HEADS + KV_HEADS)
+    is_v = (head >= HEADS + KV_HEADS) & (head < HEADS + 2 * KV_HEADS)
+    source = qkv + (token * (HEADS + 2 * KV_HEADS) + head) * D + half
+    first = tl.load(source, mask=is_q | is_k | is_v, other=0.0)
+    second = tl.load(source + D // 2, mask=is_q | is_k | is_v, other=0.0)
     kind = first.dtype
+    a, b = first.to(tl.float32), second.to(tl.float32)
+    if NORM:
+        scale = tl.rsqrt((tl.sum(a * a, 1) + tl.sum(b * b, 1)) / D + eps)[:, None]
+        low = tl.where(is_q, tl.load(q_weight + half), tl.load(k_weight + half)).to(tl.float32)
+        high = tl.where(is_q, tl.load(q_weight + D // 2 + half), tl.load(k_weight + D // 2 + half)).to(tl.float32)
+        a, b = (a * scale * low).to(kind).to(tl.float32), (b * scale * high).to(kind).to(tl.float32)
     position = tl.load(positions + token)
-    if head < HEADS + KV_HEADS:
-        a, b = first.to(tl.float32), second.to(tl.float32)
-        if NORM:
-            scale = tl.rsqrt((tl.sum(a * a, 0) + tl.sum(b * b, 0)) / D + eps)
-            weight = q_weight if head < HEADS else k_weight
-            a = (a * scale * tl.load(weight + half).to(tl.float32)).to(kind).to(tl.float32)
-            b = (b * scale * tl.load(weight + D // 2 + half).to(tl.float32)).to(kind).to(tl.float32)
-        angle = position.to(tl.float32) * tl.load(inv_freq + half)
-        cos, sin = tl.cos(angle).to(kind).to(tl.float32), tl.sin(angle).to(kind).to(tl.float32)
-        first, second = (a * cos - b * sin).to(kind), (b * cos + a * sin).to(kind)
-    if head < HEADS:
-        target = q_out + (token * HEADS + head) * D
-        tl.store(target + half, first)
-        tl.store(target + D // 2 + half, second)
-    else:
-        row = tl.load(rows + token).to(tl.int64)
-        block = tl.load(tables + row * table_stride + position // BLOCK).to(tl.int64)
-        is_key = head < HEADS + KV_HEADS
-        kv_head = tl.where(is_key, head - HEADS, head - HEADS - KV_HEADS)
-        place = block * block_stride + kv_head * head_stride + (position % BLOCK) * token_stride
-        target = (keys if is_key else values) + place
-        tl.store(target + half, first)
-        tl.store(target + D // 2 + half, second)
+    angle = position.to(tl.float32) * tl.load(inv_freq + half)
+    cos, sin = tl.cos(angle).to(kind).to(tl.float32), tl.sin(angle).to(kind).to(tl.float32)
+    first = tl.where(is_v, first, (a * cos - b * sin).to(kind))
+    second = tl.where(is_v, second, (b * cos + a * sin).to(kind))
+    target = q_out + (token * HEADS + head) * D + half
+    tl.store(target, first, mask=is_q)
+    tl.store(target + D // 2, second, mask=is_q)
+    row = tl.load(rows + token).to(tl.int64)
+    block = tl.load(tables + row * table_stride + position // BLOCK).to(tl.int64)
+    place = block * block_stride + (position % BLOCK) * token_stride + half
+    key = keys + place + (head - HEADS) * head_stride
+    tl.store(key, first, mask=is_k)
+    tl.store(key + D // 2, second, mask=is_k)
+    value = values + place + (head - HEADS - KV_HEADS) * head_stride
+    tl.store(value, first, mask=is_v)
+    tl.store(value + D // 2, second, mask=is_v)
 
 
 @triton.jit
@@ -213,32 +216,49 @@ def _mix(x):
 @triton.jit
 def sample_tiles_kernel(
     logits, seeds, counts, inverse_temperature, noise, maxima, sums, scores, choices, chosen_logits,
-    vocabulary, tiles, TILE: tl.constexpr,
+    vocabulary, tiles, TILE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """One stretch of one row's vocabulary: its part of the softmax, and its best token under Gumbel noise.
 
-    The noise depends on the sample's seed, how many tokens it has, and the token: on nothing else in the batch.
+    The noise depends on the sample's seed, how many tokens it has, and the token: on nothing else in the batch. Every
+    lane keeps its own maxima and sum; they are put together once, at the end.
     """
     row, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    token = tile * TILE + tl.arange(0, TILE)
-    inside = token < vocabulary
-    x = tl.load(logits + row * vocabulary + token, mask=inside, other=-float("inf")).to(tl.float32)
-    x = x * tl.load(inverse_temperature + row)
+    lane = tl.arange(0, WIDTH)
+    scale = tl.load(inverse_temperature + row) * 1.4426950408889634  # logits in units of log 2 from here on
+    loud = tl.load(noise + row)
     key = _mix(tl.load(seeds + row).to(tl.uint32) + _mix(tl.load(counts + row).to(tl.uint32) * 0x9E3779B9 + 0x85EBCA6B))
-    bits = _mix(_mix(token.to(tl.uint32) * 0x9E3779B9 + key) ^ key)
-    # An exponential variate: −log(1 − u), by its series where u is small, since the smallest ones decide who wins.
-    u = bits.to(tl.float32) * 2.3283064365386963e-10 + 1.1641532182693481e-10
-    exponential = tl.where(u < 1e-3, u + 0.5 * u * u, -0.6931471805599453 * tl.log2(tl.maximum(1.0 - u, 1e-10)))
-    score = x - tl.load(noise + row) * 0.6931471805599453 * tl.log2(exponential)
-    score = tl.where(inside, score, -float("inf"))
-    highest = tl.max(x, 0)
+    highest = tl.full([WIDTH], -1e30, tl.float32)
+    total = tl.zeros([WIDTH], tl.float32)
+    best = tl.full([WIDTH], -float("inf"), tl.float32)
+    choice = tl.zeros([WIDTH], tl.int32)
+    chosen = tl.zeros([WIDTH], tl.float32)
+    for start in range(tile * TILE, tile * TILE + TILE, WIDTH):
+        token = start + lane
+        x = (
+            tl.load(logits + row * vocabulary + token, mask=token < vocabulary, other=-float("inf")).to(tl.float32)
+            * scale
+        )
+        higher = tl.maximum(highest, x)
+        total = total * tl.exp2(highest - higher) + tl.exp2(x - higher)
+        highest = higher
+        bits = _mix(_mix(token.to(tl.uint32) * 0x9E3779B9 + key) ^ key)
+        # An exponential variate: −log(1 − u), by its series where u is small, since the smallest ones decide who wins.
+        u = bits.to(tl.float32) * 2.3283064365386963e-10 + 1.1641532182693481e-10
+        exponential = tl.where(u < 1e-3, u + 0.5 * u * u, -0.6931471805599453 * tl.log2(tl.maximum(1.0 - u, 1e-10)))
+        score = x - loud * tl.log2(exponential)
+        better = score > best
+        best = tl.where(better, score, best)
+        choice = tl.where(better, token, choice)
+        chosen = tl.where(better, x, chosen)
     place = row * tiles + tile
-    best = tl.argmax(score, 0)
-    tl.store(maxima + place, highest)
-    tl.store(sums + place, tl.sum(tl.where(inside, tl.exp(x - highest), 0.0), 0))
-    tl.store(scores + place, tl.max(score, 0))
-    tl.store(choices + place, tile * TILE + best)
-    tl.store(chosen_logits + place, tl.sum(tl.where(tl.arange(0, TILE) == best, x, 0.0), 0))
+    top, winner = tl.max(highest, 0), tl.argmax(best, 0)
+    won = lane == winner
+    tl.store(maxima + place, top)
+    tl.store(sums + place, tl.sum(total * tl.exp2(highest - top), 0))
+    tl.store(scores + place, tl.max(best, 0))
+    tl.store(choices + place, tl.sum(tl.where(won, choice, 0), 0))
+    tl.store(chosen_logits + place, tl.sum(tl.where(won, chosen, 0.0), 0))
 
 
 @triton.jit
@@ -253,10 +273,10 @@ def sample_rows_kernel(
     place = row * tiles + tile
     highest = tl.load(maxima + place, mask=inside, other=-float("inf"))
     top = tl.max(highest, 0)
-    total = tl.sum(tl.load(sums + place, mask=inside, other=0.0) * tl.exp(highest - top), 0)
+    total = tl.sum(tl.load(sums + place, mask=inside, other=0.0) * tl.exp2(highest - top), 0)
     winner = tl.argmax(tl.load(scores + place, mask=inside, other=-float("inf")), 0)
     token = tl.load(choices + row * tiles + winner)
-    logprob = tl.load(chosen_logits + row * tiles + winner) - top - tl.log(total)
+    logprob = (tl.load(chosen_logits + row * tiles + winner) - top - tl.log2(total)) * 0.6931471805599453
     now = tl.load(moment)
     tl.store(out_tokens + now * out_stride + row, token)
     tl.store(out_logprobs + now * out_stride + row, logprob)

@@ -10,7 +10,7 @@ Knows tokens and blocks; knows neither tensors nor the model.
 from collections import deque
 from dataclasses import dataclass, field
 
-from freerun.core import EngineError, FinishReason
+from freerun.core import EngineError, FinishReason, Version
 from freerun.engines.embedded.blocks import Blocks
 from freerun.engines.embedded.sequence import Chunk, Request, Sequence
 
@@ -35,6 +35,9 @@ class Scheduler:
         """In order of their start, oldest first."""
         self.waiting: deque[Sequence] = deque()
         self.preemptions = 0
+        self.reused_tokens = 0
+        """Tokens of prompts whose cache was there already."""
+        self.version: Version = 0
 
     @property
     def has_work(self) -> bool:
@@ -85,25 +88,24 @@ class Scheduler:
             return self._advance_prompt(sequence, budget, step)
         if not sequence.computed and not self._join(sequence, step):
             return 0
-        end = min(sequence.length, sequence.computed + budget)
-        ahead = self._burst - 1 if end == sequence.length else 0
-        if not self._grow(sequence, end + ahead):
+        start, length = sequence.computed, sequence.length
+        end = min(length, start + budget)
+        if not self._grow(sequence, end + self._burst - 1 if end == length else end):
             return 0
-        shared = request.prefix // self._blocks.block_tokens
-        step.chunks.append(
-            Chunk(
-                sequence.slice(sequence.computed, end),
-                sequence.computed,
-                request.blocks[:shared] + sequence.blocks,
-                sequence if end == sequence.length else None,
-            )
-        )
-        spent = end - sequence.computed
+        new = sequence.tokens[-1:] if start == length - 1 and sequence.tokens else sequence.slice(start, end)
+        step.chunks.append(Chunk(new, start, sequence.table, sequence if end == length else None))
         sequence.computed = end
-        return spent
+        return end - start
 
     def _advance_prompt(self, sequence: Sequence, budget: int, step: Step) -> int:
         request = sequence.request
+        if not request.blocks:
+            request.blocks = self._blocks.match(request.prompt[: request.prefix])
+            request.computed = len(request.blocks) * self._blocks.block_tokens
+            request.cached_by = self.version
+            self.reused_tokens += request.computed
+            if request.computed == request.prefix:
+                return self._advance(sequence, budget, step)
         end = min(request.prefix, request.computed + budget)
         if not self._have(sequence, self._blocks.needed(end) - len(request.blocks)):
             return 0
@@ -112,11 +114,19 @@ class Scheduler:
         step.chunks.append(Chunk(request.prompt[request.computed : end], request.computed, request.blocks))
         spent = end - request.computed
         request.computed = end
+        if end == request.prefix:
+            self._remember(request, request.prompt[:end], request.blocks)
         return spent
+
+    def _remember(self, request: Request, tokens: list[int], table: list[int]) -> None:
+        if request.cached_by == self.version:
+            self._blocks.remember(tokens, table)
 
     def _join(self, sequence: Sequence, step: Step) -> bool:
         """Begin behind the prompt's shared blocks, with a copy of the partial one, if there is one."""
         request, size = sequence.request, self._blocks.block_tokens
+        if not sequence.table:
+            sequence.table = request.blocks[: request.prefix // size]
         if request.prefix % size:
             if not sequence.blocks and not self._grow(sequence, request.prefix):
                 return False
@@ -126,11 +136,14 @@ class Scheduler:
 
     def _grow(self, sequence: Sequence, tokens: int) -> bool:
         """Own blocks up to that many tokens; false when the sequence itself had to give way."""
-        shared = sequence.request.prefix // self._blocks.block_tokens
-        more = self._blocks.needed(tokens) - shared - len(sequence.blocks)
+        more = self._blocks.needed(tokens) - len(sequence.table)
+        if more <= 0:
+            return True
         if not self._have(sequence, more):
             return False
-        sequence.blocks.extend(self._blocks.take(max(more, 0)))
+        new = self._blocks.take(more)
+        sequence.blocks.extend(new)
+        sequence.table.extend(new)
         return True
 
     def _have(self, sequence: Sequence, blocks: int) -> bool:
@@ -151,7 +164,10 @@ class Scheduler:
         """Give its blocks back; and its prompt's, when nobody else is using them."""
         request = sequence.request
         del self.running[sequence]
+        if sequence.computed > request.prefix:
+            self._remember(request, sequence.slice(0, sequence.computed), sequence.table)
         self._blocks.give_back(sequence.blocks)
+        sequence.table = []
         sequence.computed = 0
         request.running -= 1
         if not request.running:
@@ -167,15 +183,18 @@ class Scheduler:
         else:
             self.waiting.remove(sequence)
 
-    def forget_cache(self) -> int:
-        """New weights: what is cached no longer counts. Blocks stay where they are, to be filled again.
-
-        Returns how many tokens that throws away.
-        """
+    def new_weights(self, version: Version, keep: bool) -> int:
+        """What is cached was made by older weights: nobody new may use it. Running sequences go on with it (`keep`), or
+        fill their blocks again. Returns how many tokens that is."""
+        self.version = version
+        self._blocks.forget()
+        if keep:
+            return 0
         lost = 0
         for request in {sequence.request for sequence in self.running}:
             lost += request.computed
             request.computed = 0
+            request.cached_by = version
         for sequence in self.running:
             lost += max(sequence.computed - sequence.request.prefix, 0)
             sequence.computed = 0

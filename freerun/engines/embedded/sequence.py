@@ -38,6 +38,10 @@ class Request:
     """Sequences of it that have not ended."""
     running: int = 0
     """Sequences of it that are running, and so use its prompt's cache."""
+    cached_by: Version = -1
+    """The version that computes its cache; blocks of several versions, under `keep`, are not for others to use."""
+    stops: frozenset[int] = frozenset()
+    """Tokens that end its answers."""
 
     @property
     def prefix(self) -> int:
@@ -55,6 +59,8 @@ class Sequence:
     versions: list[Version] = field(default_factory=list)
     blocks: list[int] = field(default_factory=list)
     """Its own, behind the prompt's full ones."""
+    table: list[int] = field(default_factory=list)
+    """The prompt's full blocks and its own: where each of its positions lies."""
     computed: int = 0
     """Tokens (prompt included) whose cache is filled. 0: it has not joined its prompt's cache yet."""
     finish: FinishReason | None = None

@@ -1,0 +1,56 @@
+"""What the engine counts, in the text format that Prometheus reads."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from freerun.core import FinishReason, Version
+
+
+@dataclass(slots=True)
+class Metrics:
+    """A snapshot between two steps. Totals count from the start of the process."""
+
+    running: int
+    waiting: int
+    tokens: int
+    preemptions: int
+    free_blocks: int
+    version: Version
+    idle_s: float
+    paused: bool
+    updates: int
+    last_update_pause_s: float
+    finished: dict[FinishReason, int] = field(default_factory=dict)
+
+    def prometheus(self) -> str:
+        return "\n".join(self._lines()) + "\n"
+
+    def _lines(self) -> Iterator[str]:
+        plain = [
+            ("requests_running", "gauge", "Answers being written.", self.running),
+            ("requests_waiting", "gauge", "Answers that wait for room.", self.waiting),
+            ("generated_tokens_total", "counter", "Tokens sampled.", self.tokens),
+            (
+                "preemptions_total",
+                "counter",
+                "Times an answer gave its cache back.",
+                self.preemptions,
+            ),
+            ("cache_blocks_free", "gauge", "Free blocks of the key/value cache.", self.free_blocks),
+            ("weights_version", "gauge", "The version that samples now.", self.version),
+            ("idle_seconds_total", "counter", "Time without anything to do.", self.idle_s),
+            ("paused", "gauge", "1 while the engine is told to pause.", int(self.paused)),
+            ("weight_updates_total", "counter", "Versions swapped in.", self.updates),
+            ("last_weight_update_pause_seconds", "gauge", "What the last swap cost.", self.last_update_pause_s),
+        ]
+        for name, kind, help, value in plain:
+            yield from _head(name, kind, help)
+            yield f"freerun_{name} {value}"
+        yield from _head("requests_total", "counter", "Answers that ended, by why; a request with n > 1 has n.")
+        for reason in FinishReason:
+            yield f'freerun_requests_total{{finish_reason="{reason.value}"}} {self.finished.get(reason, 0)}'
+
+
+def _head(name: str, kind: str, help: str) -> Iterator[str]:
+    yield f"# HELP freerun_{name} {help}"
+    yield f"# TYPE freerun_{name} {kind}"

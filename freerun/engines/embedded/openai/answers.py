@@ -1,0 +1,143 @@
+"""What OpenAI's two routes give back: whole, or in chunks."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any, Protocol
+
+from freerun.core import FinishReason
+
+Json = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Said:
+    """What an answer says: all of it, or what one chunk adds."""
+
+    index: int
+    text: str
+    tokens: list[int]
+    logprobs: list[float]
+    finish: FinishReason | None
+
+
+class Shape(Protocol):
+    """One of the two routes' shapes."""
+
+    prefix: str
+    whole: str
+    chunk: str
+
+    def opening(self, index: int) -> Json | None:
+        """What a stream says of an answer before its first token, if anything."""
+        ...
+
+    def logprobs(self, said: Said, words: list[str], offset: int) -> Json:
+        """`words` are the tokens' texts, and `offset` the characters of the answer before them."""
+        ...
+
+    def choice(self, said: Said) -> Json: ...
+
+    def delta(self, said: Said) -> Json: ...
+
+
+class CompletionShape:
+    prefix = "cmpl"
+    whole = chunk = "text_completion"
+
+    def opening(self, index: int) -> Json | None:
+        return None
+
+    def logprobs(self, said: Said, words: list[str], offset: int) -> Json:
+        """The old format: lists side by side. Alternatives are not kept, so `top_logprobs` is null."""
+        offsets = list(accumulate(map(len, words[:-1]), initial=offset)) if words else []
+        return {"tokens": words, "token_logprobs": said.logprobs, "top_logprobs": None, "text_offset": offsets}
+
+    def choice(self, said: Said) -> Json:
+        return {"index": said.index, "text": said.text, "finish_reason": said.finish}
+
+    delta = choice
+
+
+class ChatShape:
+    prefix = "chatcmpl"
+    whole = "chat.completion"
+    chunk = "chat.completion.chunk"
+
+    def opening(self, index: int) -> Json | None:
+        return {"index": index, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+
+    def logprobs(self, said: Said, words: list[str], offset: int) -> Json:
+        content = [
+            {"token": word, "logprob": logprob, "bytes": _bytes(word), "top_logprobs": []}
+            for word, logprob in zip(words, said.logprobs, strict=True)
+        ]
+        return {"content": content, "refusal": None}
+
+    def choice(self, said: Said) -> Json:
+        message = {"role": "assistant", "content": said.text, "refusal": None}
+        return {"index": said.index, "message": message, "finish_reason": said.finish}
+
+    def delta(self, said: Said) -> Json:
+        delta = {"content": said.text} if said.text else {}
+        return {"index": said.index, "delta": delta, "finish_reason": said.finish}
+
+
+def _bytes(word: str) -> list[int] | None:
+    """None for a token that is no whole character: its bytes are not to be had from its text."""
+    return None if "\ufffd" in word else list(word.encode())
+
+
+@dataclass(slots=True)
+class Reply:
+    """One request's reply: whole, or a stream of chunks that share its id."""
+
+    id: str
+    model: str
+    created: int
+    shape: Shape
+    prompts: list[list[int]]
+    n: int
+    with_logprobs: bool
+    with_token_ids: bool
+    word: Callable[[list[int]], str]
+    completion_tokens: int = 0
+    _offsets: Counter[int] = field(default_factory=Counter)
+
+    def choice(self, said: Said, is_whole: bool, is_first: bool = True) -> Json:
+        """One answer, or what a chunk adds to one; the prompt's ids go with the first chunk."""
+        self.completion_tokens += len(said.tokens)
+        choice = self.shape.choice(said) if is_whole else self.shape.delta(said)
+        choice["logprobs"] = self._logprobs(said) if self.with_logprobs else None
+        if self.with_token_ids:
+            choice["token_ids"] = said.tokens
+            choice["prompt_token_ids"] = self.prompts[said.index // self.n] if is_first else None
+        return choice
+
+    def _logprobs(self, said: Said) -> Json:
+        words = [self.word([token]) for token in said.tokens]
+        offset = self._offsets[said.index]
+        self._offsets[said.index] += sum(map(len, words))
+        return self.shape.logprobs(said, words, offset)
+
+    def whole(self, choices: list[Json]) -> Json:
+        return self._envelope(self.shape.whole, choices) | {"usage": self.usage()}
+
+    def chunk(self, *choices: Json) -> Json:
+        return self._envelope(self.shape.chunk, list(choices))
+
+    def _envelope(self, kind: str, choices: list[Json]) -> Json:
+        """vLLM says a chat's prompt ids here too, beside the choices."""
+        envelope = {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices}
+        if self.with_token_ids and len(self.prompts) == 1 and any(c.get("prompt_token_ids") for c in choices):
+            envelope["prompt_token_ids"] = self.prompts[0]
+        return envelope
+
+    def usage(self) -> Json:
+        given = sum(map(len, self.prompts))
+        return {
+            "prompt_tokens": given,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": given + self.completion_tokens,
+        }

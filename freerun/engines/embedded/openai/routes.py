@@ -1,0 +1,130 @@
+"""OpenAI's routes: models, completions, chat completions. One `Desk` answers them all."""
+
+import time
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from fastapi import FastAPI, Request, Response
+
+from freerun.engines.embedded.asked import Ask, Asked, Piece
+from freerun.engines.embedded.openai.answers import ChatShape, CompletionShape, Reply, Said, Shape
+from freerun.engines.embedded.openai.requests import (
+    Body,
+    ChatBody,
+    CompletionBody,
+    chat_prompt_of,
+    prompts_of,
+    read,
+    sampling_of,
+    seed_of,
+)
+from freerun.engines.embedded.openai.text import AnswerText, Tokenizer
+from freerun.engines.embedded.replies import DONE, Events, Refused, event, json, unless_gone
+from freerun.engines.embedded.thread import EngineThread
+
+
+@dataclass(slots=True)
+class Desk:
+    """What answering needs to know."""
+
+    thread: EngineThread
+    tokenizer: Tokenizer
+    model: str
+    longest: int
+    """Most tokens of a prompt and its answer together."""
+    eos_token_ids: frozenset[int]
+
+    def check_model(self, name: str | None) -> None:
+        if name not in (None, self.model):
+            raise Refused(f"there is no model {name!r} here, only {self.model!r}", "model", "model_not_found", 404)
+
+    async def answer(self, request: Request, body: Body, shape: Shape, prompts: list[list[int]]) -> Response:
+        id, seed = f"{shape.prefix}-{uuid.uuid4().hex}", seed_of(body)
+        asks = [
+            Ask(f"{id}-{number}", prompt, sampling_of(body, prompt, self.longest, seed), body.n)
+            for number, prompt in enumerate(prompts)
+        ]
+        reply = Reply(
+            id=id,
+            model=self.model,
+            created=int(time.time()),
+            shape=shape,
+            prompts=prompts,
+            n=body.n,
+            with_logprobs=body.wants_logprobs(),
+            with_token_ids=body.return_token_ids,
+            word=self.tokenizer.decode,
+        )
+        answers = _Answers(asks, self.tokenizer, self.eos_token_ids)
+        asked = await self.thread.ask(asks, follow=body.stream)
+        if body.stream:
+            return Events(_events(reply, answers, asked, body.stream_options.include_usage), asked.close)
+        try:
+            return await unless_gone(request, _whole(reply, answers, asked))
+        finally:
+            asked.close()
+
+
+class _Answers:
+    """The texts of a request's answers, numbered over all its prompts."""
+
+    def __init__(self, asks: list[Ask], tokenizer: Tokenizer, eos_token_ids: frozenset[int]) -> None:
+        sampling = asks[0].sampling
+        ends = eos_token_ids | set(sampling.stop_token_ids)
+        self.count = len(asks) * asks[0].n
+        self._first = {ask.id: number * ask.n for number, ask in enumerate(asks)}
+        self._texts = [AnswerText(tokenizer.readable, sampling.stop, ends) for _ in range(self.count)]
+
+    def said(self, piece: Piece) -> Said:
+        index = self._first[piece.id] + piece.index
+        text = self._texts[index].add(piece.tokens, piece.finish)
+        return Said(index, text, piece.tokens, piece.logprobs, piece.finish)
+
+
+async def _whole(reply: Reply, answers: _Answers, asked: Asked) -> Response:
+    choices = [reply.choice(answers.said(piece), is_whole=True) async for piece in asked]
+    return json(reply.whole(sorted(choices, key=lambda choice: int(choice["index"]))))
+
+
+async def _events(reply: Reply, answers: _Answers, asked: Asked, with_usage: bool) -> AsyncIterator[bytes]:
+    usage = {"usage": None} if with_usage else {}
+    for opening in map(reply.shape.opening, range(answers.count)):
+        if opening:
+            yield event(reply.chunk(opening) | usage)
+    begun: set[int] = set()
+    async for piece in asked:
+        said = answers.said(piece)
+        if said.text or said.finish or reply.with_logprobs or reply.with_token_ids:
+            yield event(reply.chunk(reply.choice(said, is_whole=False, is_first=said.index not in begun)) | usage)
+            begun.add(said.index)
+        else:
+            reply.completion_tokens += len(said.tokens)  # held back: half a character, or of a stop string
+    if with_usage:
+        yield event(reply.chunk() | {"usage": reply.usage()})
+    yield DONE
+
+
+def add_openai_routes(app: FastAPI, desk: Desk) -> None:
+    card = {"id": desk.model, "object": "model", "created": int(time.time()), "owned_by": "freerun"}
+
+    @app.get("/v1/models")
+    async def models() -> Response:
+        return json({"object": "list", "data": [card | {"max_model_len": desk.longest}]})
+
+    @app.get("/v1/models/{name}")
+    async def model(name: str) -> Response:
+        desk.check_model(name)
+        return json(card | {"max_model_len": desk.longest})
+
+    @app.post("/v1/completions")
+    async def completions(request: Request) -> Response:
+        body = read(await request.body(), CompletionBody)
+        desk.check_model(body.model)
+        return await desk.answer(request, body, CompletionShape(), prompts_of(body, desk.tokenizer))
+
+    @app.post("/v1/chat/completions")
+    async def chat(request: Request) -> Response:
+        body = read(await request.body(), ChatBody)
+        desk.check_model(body.model)
+        return await desk.answer(request, body, ChatShape(), [chat_prompt_of(body, desk.tokenizer)])

@@ -1,0 +1,129 @@
+"""What every route shares: JSON, event streams, refusals in OpenAI's shape, the API key, and clients that hang up."""
+
+import asyncio
+import hmac
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, TypeVar
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import StreamingResponse
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from freerun.core import ConfigError, EngineError, FreerunError
+from freerun.engines import wire
+
+T = TypeVar("T")
+DONE = b"data: [DONE]\n\n"
+
+
+class Refused(EngineError):
+    """A request that cannot be answered. The message names the fix; `param` and `code` are OpenAI's."""
+
+    def __init__(self, message: str, param: str | None = None, code: str | None = None, status: int = 400) -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+        self.status = status
+
+
+class ClientGone(Exception):
+    """Whoever asked has hung up."""
+
+
+def json(message: Any, status: int = 200) -> Response:
+    return Response(wire.encode(message), status, media_type="application/json")
+
+
+def event(message: Any) -> bytes:
+    return b"data: " + wire.encode(message) + b"\n\n"
+
+
+def refusal(message: str, status: int, param: str | None = None, code: str | None = None) -> Response:
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return json({"error": {"message": message, "type": kind, "param": param, "code": code}}, status)
+
+
+class Events(StreamingResponse):
+    """Server-sent events. `close` is called when they end, however they end: a client that hangs up ends them."""
+
+    def __init__(self, events: AsyncIterator[bytes], close: Callable[[], None]) -> None:
+        super().__init__(events, media_type="text/event-stream")
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._close()
+
+
+async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The work's result; if the client hangs up first, the work is cancelled and ClientGone raised.
+
+    The request's body must have been read: what comes after it is the news that the client is gone.
+    """
+    working, gone = asyncio.create_task(work), asyncio.create_task(_until_gone(request))
+    try:
+        await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientGone
+        return working.result()
+    finally:
+        working.cancel()
+        gone.cancel()
+
+
+async def _until_gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def add_refusals(app: FastAPI) -> None:
+    """Whatever goes wrong with a request is said in OpenAI's shape."""
+
+    @app.exception_handler(Refused)
+    async def refused(_: Request, error: Refused) -> Response:
+        return refusal(str(error), error.status, error.param, error.code)
+
+    @app.exception_handler(ConfigError)
+    @app.exception_handler(EngineError)
+    async def impossible(_: Request, error: FreerunError) -> Response:
+        return refusal(str(error), 400)
+
+    @app.exception_handler(msgspec.DecodeError)
+    async def unreadable(_: Request, error: msgspec.DecodeError) -> Response:
+        return refusal(f"the request's body: {error}", 400)
+
+    @app.exception_handler(FreerunError)
+    async def failed(_: Request, error: FreerunError) -> Response:
+        return refusal(str(error), 500, code=type(error).__name__)
+
+    @app.exception_handler(HTTPException)
+    async def no_such_route(request: Request, error: HTTPException) -> Response:
+        return refusal(f"{error.detail}: {request.method} {request.url.path}", error.status_code)
+
+    @app.exception_handler(ClientGone)
+    async def gone(_: Request, __: ClientGone) -> Response:
+        return Response(status_code=499)  # nobody reads it
+
+
+class NeedsKey:
+    """ASGI middleware: every route but /health wants `Authorization: Bearer KEY`.
+
+    Not one of Starlette's BaseHTTPMiddleware, which would stand between a stream and the news of its client's end.
+    """
+
+    def __init__(self, app: ASGIApp, key: str) -> None:
+        self._app = app
+        self._expected = f"Bearer {key}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] != "/health":
+            given = dict(scope["headers"]).get(b"authorization", b"")
+            if not hmac.compare_digest(given, self._expected):
+                message = "this server needs an API key: send the header Authorization: Bearer KEY"
+                await refusal(message, 401, code="invalid_api_key")(scope, receive, send)
+                return
+        await self._app(scope, receive, send)

@@ -1,0 +1,82 @@
+"""The token and control routes, in vLLM's wire format: what the controller drives."""
+
+from collections.abc import AsyncIterator
+from typing import Literal, get_args
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+
+from freerun.engines import wire
+from freerun.engines.base import Completion
+from freerun.engines.embedded.asked import Ask, Asked, Piece
+from freerun.engines.embedded.replies import DONE, Events, Refused, event, json, unless_gone
+from freerun.engines.embedded.thread import EngineThread
+from freerun.weights.base import Subscriber
+
+PauseMode = Literal["keep", "abort"]
+
+
+def add_token_routes(app: FastAPI, thread: EngineThread) -> None:
+    @app.post(wire.GENERATE)
+    async def generate(request: Request) -> Response:
+        body = msgspec.json.decode(await request.body(), type=wire.GenerateRequest)
+        params = body.sampling_params
+        asked = await thread.ask([Ask(body.request_id, body.token_ids, params.sampling(), params.n)])
+        if body.stream:
+            return Events(_events(body.request_id, asked), asked.close)
+        try:
+            choices = await unless_gone(request, _choices(asked))
+        finally:
+            asked.close()
+        return json(wire.GenerateResponse(body.request_id, choices))
+
+
+async def _events(id: str, asked: Asked) -> AsyncIterator[bytes]:
+    async for piece in asked:
+        yield event(wire.GenerateResponse(id, [_choice(piece)]))
+    yield DONE
+
+
+async def _choices(asked: Asked) -> list[wire.Choice]:
+    return sorted([_choice(piece) async for piece in asked], key=lambda choice: choice.index)
+
+
+def _choice(whole: Piece) -> wire.Choice:
+    assert whole.finish is not None, "these are not followed, so they come whole"
+    return wire.choice_of(Completion(whole.index, whole.tokens, whole.logprobs, whole.versions, whole.finish))
+
+
+def add_control_routes(app: FastAPI, thread: EngineThread, subscriber: Subscriber) -> None:
+    @app.post("/update_weights")
+    async def update_weights(request: Request) -> Response:
+        info = msgspec.json.decode(await request.body(), type=wire.UpdateRequest).update_info
+        return json(await thread.update_weights(info, subscriber))
+
+    @app.post("/pause")
+    async def pause(mode: str = "keep") -> Response:
+        """vLLM's `clear_cache` needs no word here: new weights always rebuild the cache, unless `on_update: keep`."""
+        if mode not in get_args(PauseMode):
+            raise Refused(f"mode is {mode!r}; it can be {' or '.join(get_args(PauseMode))}", "mode")
+        await thread.pause(abort=mode == "abort")
+        return json({"status": "paused"})
+
+    @app.post("/resume")
+    async def resume() -> Response:
+        await thread.resume()
+        return json({"status": "resumed"})
+
+    @app.get("/is_paused")
+    async def is_paused() -> Response:
+        return json({"is_paused": thread.paused})
+
+    @app.get("/stats")
+    async def stats() -> Response:
+        return json(await thread.stats())
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response((await thread.metrics()).prometheus(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @app.get("/health")
+    async def health() -> Response:
+        return json({"version": (await thread.metrics()).version})

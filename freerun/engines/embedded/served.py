@@ -1,0 +1,30 @@
+"""The engine with what a server needs besides: what answers hold so far, how long they may be, and ending them all."""
+
+from collections.abc import Sequence as Sequences
+
+from freerun.core import FinishReason
+from freerun.engines.base import Completion
+from freerun.engines.embedded.engine import EmbeddedEngine
+from freerun.engines.embedded.sequence import Sequence
+
+
+class ServedEngine(EmbeddedEngine):
+    def unfinished(self, id: str) -> Sequences[Sequence]:
+        """The answers of a request that are still being written, to be read between two steps."""
+        return [sequence for sequence in self._requests.get(id, ()) if sequence.finish is None]
+
+    def abort_all(self) -> list[tuple[str, Completion]]:
+        """End every answer where it is; each comes back with what it has."""
+        going = [sequence for id in list(self._requests) for sequence in self.unfinished(id)]
+        return [self._end(sequence, FinishReason.ABORT) for sequence in going]
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        return frozenset(self._decoder.shape.eos_token_ids)
+
+    @property
+    def longest(self) -> int:
+        """Most tokens that a prompt and its answer can have together: the model's positions, or what the cache holds
+        of one sequence (the scheduler keeps a block and a burst in reserve)."""
+        cached = (self._blocks.count - 1) * self._blocks.block_tokens - self._runner.burst
+        return max(min(self._decoder.shape.max_positions, cached), 0)

@@ -1,0 +1,231 @@
+"""The engine's thread, and how the event loop talks to it.
+
+What the loop wants of the engine (submit, cancel, pause, swap weights) is a function that the thread calls between two
+steps. Answers come back whole, when they end; only those that are followed are looked at after every step.
+"""
+
+import asyncio
+import os
+import queue
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+from freerun.core import EngineError, FinishReason, FreerunError
+from freerun.engines.base import Completion, EngineStats, Span, UpdateReport
+from freerun.engines.embedded.asked import Ask, Asked, Piece
+from freerun.engines.embedded.metrics import Metrics
+from freerun.engines.embedded.served import ServedEngine
+from freerun.weights.base import Subscriber, WeightsHandle
+
+T = TypeVar("T")
+_SPAN_S = 0.5
+"""A busy stretch is reported in pieces of about this length."""
+
+
+class EngineThread:
+    """Steps the engine while it has work and is not paused.
+
+    Consumes calls; produces pieces of answers on each request's queue; waits for calls when there is nothing to do; is
+    unblocked by any call. Its failure ends the process: a half-dead engine helps nobody.
+    """
+
+    def __init__(self, engine: ServedEngine, loop: asyncio.AbstractEventLoop) -> None:
+        self._engine = engine
+        self._loop = loop
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
+        self._asked: dict[str, Asked] = {}
+        """The loop's; everything below is the thread's."""
+        self._sent: dict[str, list[int]] = {}
+        """For requests that are followed: tokens of each answer that were posted."""
+        self._spans: list[Span] = []
+        self._busy_since_s: float | None = None
+        self._tokens_then = 0
+        self._finished: Counter[FinishReason] = Counter()
+        self._updates = 0
+        self._last_update_pause_s = 0.0
+        self._stopping = False
+        self.paused = False
+        self.idle_s = 0.0
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """Have the engine's thread call this between two steps."""
+        future: Future[T] = Future()
+        self._calls.put((function, future))
+        return await asyncio.wrap_future(future)
+
+    async def ask(self, asks: Sequence[Ask], follow: bool = False) -> Asked:
+        """Queue them all, or raise EngineError. With `follow`, tokens come as they are sampled."""
+        if taken := [ask.id for ask in asks if ask.id in self._asked]:
+            raise EngineError(f"there is a request {taken[0]!r} already")
+        ids = [ask.id for ask in asks]
+        asked = Asked(sum(ask.n for ask in asks), partial(self._forget, ids))
+        self._asked |= dict.fromkeys(ids, asked)
+        try:
+            await self.call(lambda: self._submit(asks, follow))
+        except BaseException:
+            asked.close()
+            raise
+        return asked
+
+    async def update_weights(self, handle: WeightsHandle, subscriber: Subscriber) -> UpdateReport:
+        """Fetch first, while generation goes on; only the swap happens between two steps."""
+        tensors = await asyncio.to_thread(subscriber.fetch, handle)
+
+        def swap() -> UpdateReport:
+            self._end_span()
+            start_s = time.monotonic()
+            report = self._engine.update_weights(handle.version, tensors)
+            args = {"version": float(handle.version), "recomputed_tokens": float(report.recomputed_tokens)}
+            self._spans.append(Span("update", f"version {handle.version}", start_s, time.monotonic(), args))
+            self._updates += 1
+            self._last_update_pause_s = report.pause_s
+            return replace(report, idle_s=self.idle_s)
+
+        return await self.call(swap)
+
+    async def pause(self, abort: bool = False) -> None:
+        """Returns when the step in progress is over; there is no other until `resume`. Requests stay, new ones are
+        queued; with `abort`, those there are end where they are, as FinishReason.ABORT."""
+
+        def pause() -> None:
+            self._end_span()
+            self.paused = True
+            if abort:
+                self._post(self._engine.abort_all())
+
+        await self.call(pause)
+
+    async def resume(self) -> None:
+        def resume() -> None:
+            self.paused = False
+
+        await self.call(resume)
+
+    async def stats(self) -> EngineStats:
+        def snapshot() -> EngineStats:
+            self._end_span()
+            engine, spans = self._engine, self._spans
+            self._spans = []
+            return EngineStats(engine.version, engine.running, engine.waiting, engine.tokens, self.idle_s, spans)
+
+        return await self.call(snapshot)
+
+    async def metrics(self) -> Metrics:
+        def snapshot() -> Metrics:
+            engine = self._engine
+            return Metrics(
+                running=engine.running,
+                waiting=engine.waiting,
+                tokens=engine.tokens,
+                preemptions=engine.preemptions,
+                free_blocks=engine.free_blocks,
+                version=engine.version,
+                idle_s=self.idle_s,
+                paused=self.paused,
+                updates=self._updates,
+                last_update_pause_s=self._last_update_pause_s,
+                finished=dict(self._finished),
+            )
+
+        return await self.call(snapshot)
+
+    def stop(self) -> None:
+        """End the thread after the step in progress, so that the process does not end under a running one."""
+        self._calls.put((partial(setattr, self, "_stopping", True), Future()))
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self._answer_calls()
+                if self._stopping:
+                    return
+                if self._busy_since_s is None:
+                    self._busy_since_s, self._tokens_then = time.monotonic(), self._engine.tokens
+                self._post(self._engine.step())
+                if time.monotonic() - self._busy_since_s > _SPAN_S:
+                    self._end_span()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+
+    def _answer_calls(self) -> None:
+        """All that are there; without work, or paused, wait for some."""
+        while not self._stopping and (self.paused or not self._engine.has_work or not self._calls.empty()):
+            idle = not self._engine.has_work
+            if idle:
+                self._end_span()
+            start_s = time.monotonic()
+            function, future = self._calls.get()
+            if idle:
+                self.idle_s += time.monotonic() - start_s
+            self._answer(function, future)
+
+    def _answer(self, function: Callable[[], Any], future: "Future[Any]") -> None:
+        try:
+            future.set_result(function())
+        except FreerunError as error:
+            future.set_exception(error)
+
+    def _submit(self, asks: Sequence[Ask], follow: bool) -> None:
+        for ask in asks:
+            self._engine.submit(ask.id, ask.prompt, ask.sampling, ask.n)
+            if follow:
+                self._sent[ask.id] = [0] * ask.n
+
+    def _forget(self, ids: list[str]) -> None:
+        """Called by the loop: nobody listens any more."""
+        if self._asked.pop(ids[0], None):
+            for id in ids[1:]:
+                del self._asked[id]
+            self._calls.put((partial(self._cancel, ids), Future()))
+
+    def _cancel(self, ids: list[str]) -> None:
+        for id in ids:
+            self._sent.pop(id, None)
+            if left := len(self._engine.unfinished(id)):
+                self._finished[FinishReason.ABORT] += left
+                self._engine.cancel(id)
+
+    def _post(self, ended: list[tuple[str, Completion]]) -> None:
+        pieces = [self._rest(id, completion) for id, completion in ended]
+        if self._sent:
+            pieces.extend(self._progress())
+        if pieces:
+            self._loop.call_soon_threadsafe(self._deliver, pieces)
+
+    def _rest(self, id: str, whole: Completion) -> Piece:
+        """What of an answer that ended was not posted yet: all of it, unless it was followed."""
+        self._finished[whole.finish] += 1
+        if not (sent := self._sent[id][whole.index] if id in self._sent else 0):
+            return Piece(id, whole.index, whole.tokens, whole.logprobs, whole.versions, whole.finish)
+        return Piece(id, whole.index, whole.tokens[sent:], whole.logprobs[sent:], whole.versions[sent:], whole.finish)
+
+    def _progress(self) -> Iterator[Piece]:
+        for id, sent in self._sent.items():
+            for answer in self._engine.unfinished(id):
+                start, sent[answer.index] = sent[answer.index], len(answer.tokens)
+                if start < len(answer.tokens):
+                    new = (answer.tokens[start:], answer.logprobs[start:], answer.versions[start:])
+                    yield Piece(id, answer.index, *new, None)
+
+    def _deliver(self, pieces: list[Piece]) -> None:
+        for piece in pieces:
+            if asked := self._asked.get(piece.id):
+                asked.pieces.put_nowait(piece)
+
+    def _end_span(self) -> None:
+        if self._busy_since_s is not None:
+            now_s, tokens = time.monotonic(), self._engine.tokens - self._tokens_then
+            args = {"tokens": float(tokens), "running": float(self._engine.running)}
+            self._spans.append(Span("generate", "generate", self._busy_since_s, now_s, args))
+            self._busy_since_s = None

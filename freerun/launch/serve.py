@@ -1,0 +1,61 @@
+"""`freerun serve`: a model folder behind HTTP, for people and their programs, in this process."""
+
+import asyncio
+import difflib
+import ipaddress
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from freerun.core import ConfigError
+from freerun.engines.config import EngineConfig
+from freerun.models.shape import read_shape
+from freerun.weights.shm import ShmSubscriber
+
+
+def serve_model(folder: Path, overrides: Sequence[str], host: str, port: int, api_key: str | None) -> None:
+    """Returns when it is told to end, by Ctrl-C. What is wrong with the folder or the command line is a ConfigError."""
+    config = engine_config(overrides)
+    read_shape(folder)  # before torch is imported, which is slow
+    if api_key is None and not _is_loopback(host):
+        print(f"freerun: whoever reaches {host} can use and change this model; consider --api-key", file=sys.stderr)
+    from freerun.engines.embedded.server import Where, serve
+
+    def ready(url: str) -> None:
+        print(f"freerun: serving {folder.resolve().name} at {url}/v1 (Ctrl-C ends it)", flush=True)
+
+    try:
+        asyncio.run(serve(folder, config, ShmSubscriber(), ready, Where(host, port, api_key)))
+    except KeyboardInterrupt:
+        print("freerun: ended", file=sys.stderr)
+
+
+def engine_config(overrides: Sequence[str]) -> EngineConfig:
+    """The engine's section alone, from `engine.KEY=VALUE`."""
+    values: dict[str, Any] = {}
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        section, _, name = key.partition(".")
+        if not equals or section != "engine" or not name:
+            raise ConfigError(f"{override!r} is not engine.KEY=VALUE, such as engine.cache_tokens=100000")
+        if name not in EngineConfig.model_fields:
+            near = difflib.get_close_matches(name, EngineConfig.model_fields, n=1)
+            known = f"did you mean engine.{near[0]}?" if near else f"engine has {', '.join(EngineConfig.model_fields)}"
+            raise ConfigError(f"unknown key {key}; {known}")
+        values[name] = yaml.safe_load(text)
+    try:
+        return EngineConfig.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(f"engine.{first['loc'][0]}: {first['msg']} (it is {first['input']!r})") from None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,370 @@
+"""`freerun serve` as a real process, driven by the unmodified OpenAI client."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from freerun.core import ConfigError, FinishReason
+from freerun.engines.embedded.openai.text import AnswerText
+from freerun.launch.serve import engine_config
+from tests.tiny import tiny_folder
+
+KEY = "a secret"
+TEMPLATE = (
+    "{% for message in messages %}{{ message.role }} {{ message.content }}"
+    "{% for call in message.tool_calls or [] %}{{ call.function.arguments.city }}{% endfor %}.{% endfor %}"
+    "{% for tool in tools or [] %}{{ tool.function.name }}?{% endfor %}"
+    "{{ 1 // 0 if messages[0].content == 'bad' }}>"
+)
+TOOL: Any = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
+ENDLESS = {"ignore_eos": True}
+
+
+@dataclass
+class Served:
+    url: str
+    process: "subprocess.Popen[str]"
+    client: openai.OpenAI
+
+    def call(self, method: str, route: str, body: bytes | None = None, key: str = KEY) -> tuple[int, str]:
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        request = urllib.request.Request(self.url + route, body, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=20) as response:
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def metric(self, name: str) -> float:
+        (value,) = re.findall(rf"^freerun_{re.escape(name)} (\S+)$", self.call("GET", "/metrics")[1], re.MULTILINE)
+        return float(value)
+
+    def until(self, name: str, holds: Callable[[float], bool]) -> None:
+        """Ask the server itself until it says so."""
+        while not holds(self.metric(name)):
+            pass
+
+    def complete(self, prompt: Any = "abc", **more: Any) -> Any:
+        return self.client.completions.create(model="tiny", prompt=prompt, **({"max_tokens": 12, "seed": 3} | more))
+
+    def chat(self, content: str = "hi", **more: Any) -> Any:
+        messages: Any = [{"role": "user", "content": content}]
+        return self.client.chat.completions.create(
+            **({"model": "tiny", "messages": messages, "max_tokens": 12, "seed": 3} | more)
+        )
+
+
+def start(*arguments: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "freerun.cli.main", "serve", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tiny_folder(tmp_path_factory.mktemp("served") / "tiny")
+    settings = json.loads((folder / "tokenizer_config.json").read_text()) | {"chat_template": TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    process = start(str(folder), "engine.cache_tokens=4096", "--port", "0", "--api-key", KEY)
+    try:
+        assert process.stdout
+        assert process.stderr
+        line = process.stdout.readline()
+        found = re.search(r"http://127\.0\.0\.1:\d+", line)
+        assert found, line + process.stderr.read()
+        url = found.group()
+        yield Served(url, process, openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0, timeout=20))
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_models(served: Served) -> None:
+    assert [model.id for model in served.client.models.list()] == ["tiny"]
+    assert served.client.models.retrieve("tiny").id == "tiny"
+
+
+def test_completions(served: Served) -> None:
+    answer = served.complete(n=2, logprobs=1, extra_body=ENDLESS | {"return_token_ids": True})
+    assert answer.object == "text_completion"
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (3, 24, 27)
+    assert [choice.index for choice in answer.choices] == [0, 1]
+    for choice in answer.choices:
+        assert choice.finish_reason == "length"
+        assert choice.prompt_token_ids == [2, 3, 4]
+        assert len(choice.token_ids) == len(choice.logprobs.tokens) == len(choice.logprobs.token_logprobs) == 12
+        assert choice.logprobs.top_logprobs is None
+        assert choice.logprobs.text_offset[:2] == [0, len(choice.logprobs.tokens[0])]
+        assert all(logprob <= 0 for logprob in choice.logprobs.token_logprobs)
+        assert choice.text == "".join(word for word in choice.logprobs.tokens if not word.startswith("<"))
+
+
+def test_a_seed_makes_answers_repeatable_whatever_their_company(served: Served) -> None:
+    alone = served.complete().choices[0].text
+    assert served.complete().choices[0].text == alone
+    assert served.complete(["x", "abc"]).choices[1].text == alone
+    assert served.complete([[6, 7], [2, 3, 4]]).choices[1].text == alone
+    assert served.complete([2, 3, 4]).choices[0].text == alone
+    assert len({served.complete(seed=None, max_tokens=30).choices[0].text for _ in range(4)}) == 4
+    batch = served.complete(["x", "abc"], n=2)
+    assert [choice.index for choice in batch.choices] == [0, 1, 2, 3]
+    assert batch.choices[2].text == alone
+
+
+def test_greedy_needs_no_seed(served: Served) -> None:
+    assert len({served.complete(seed=None, temperature=0).choices[0].text for _ in range(3)}) == 1
+
+
+def test_streamed_completions_say_the_same_token_by_token(served: Served) -> None:
+    how: Any = {"n": 2, "max_tokens": 40, "logprobs": 0, "extra_body": ENDLESS | {"return_token_ids": True}}
+    whole = served.complete(**how)
+    chunks = list(served.complete(**how, stream=True, stream_options={"include_usage": True}))
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage == whole.usage
+    assert len(chunks) > 40
+    for expected in whole.choices:
+        parts = [chunk.choices[0] for chunk in chunks[:-1] if chunk.choices[0].index == expected.index]
+        assert "".join(part.text for part in parts) == expected.text
+        assert [token for part in parts for token in part.token_ids] == expected.token_ids
+        assert [at for part in parts for at in part.logprobs.text_offset] == expected.logprobs.text_offset
+        assert [part.finish_reason for part in parts] == [None] * (len(parts) - 1) + ["length"]
+        assert parts[0].prompt_token_ids == [2, 3, 4]
+
+
+def test_stop_strings_are_left_out(served: Served) -> None:
+    free = served.complete(max_tokens=60, extra_body=ENDLESS).choices[0].text
+    stop = free[6:9]
+    expected = free[: free.index(stop)]
+    for stops in (stop, ["never!", stop]):
+        how: Any = {"max_tokens": 60, "stop": stops, "extra_body": ENDLESS}
+        whole = served.complete(**how).choices[0]
+        assert (whole.text, whole.finish_reason) == (expected, "stop")
+        assert "".join(chunk.choices[0].text for chunk in served.complete(**how, stream=True)) == expected
+
+
+def test_the_answer_is_as_long_as_fits_unless_told(served: Served) -> None:
+    answer = served.complete(max_tokens=None, extra_body=ENDLESS)
+    assert answer.usage.total_tokens == 512
+    assert answer.choices[0].finish_reason == "length"
+
+
+def test_chat(served: Served) -> None:
+    answer = served.chat(n=2, logprobs=True, extra_body=ENDLESS | {"return_token_ids": True})
+    assert answer.object == "chat.completion"
+    assert answer.usage.prompt_tokens == len("user hi.>")
+    first, second = answer.choices
+    assert first.message.role == "assistant"
+    assert first.message.content != second.message.content
+    assert len(first.logprobs.content) == 12
+    entry = first.logprobs.content[0]
+    assert (entry.bytes, entry.top_logprobs) == (list(entry.token.encode()), [])
+    assert len(first.prompt_token_ids) == len(answer.prompt_token_ids) == 9
+    assert served.chat(max_tokens=None, max_completion_tokens=5, extra_body=ENDLESS).usage.completion_tokens == 5
+
+
+def test_streamed_chat(served: Served) -> None:
+    whole = served.chat(n=2, extra_body=ENDLESS)
+    chunks = list(served.chat(n=2, stream=True, extra_body=ENDLESS))
+    for expected in whole.choices:
+        parts = [chunk.choices[0] for chunk in chunks if chunk.choices[0].index == expected.index]
+        assert parts[0].delta.role == "assistant"
+        assert "".join(part.delta.content or "" for part in parts) == expected.message.content
+        assert parts[-1].finish_reason == "length"
+
+
+def test_tools_and_their_calls_go_through_the_template(served: Served) -> None:
+    assert served.chat(tools=[TOOL]).usage.prompt_tokens == len("user hi.weather?>")
+    assert served.chat(tools=[TOOL], tool_choice="none").usage.prompt_tokens == len("user hi.>")
+    call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "rome"}'}}
+    messages: Any = [
+        {"role": "user", "content": [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+    ]
+    assert served.chat(messages=messages).usage.prompt_tokens == len("user hi.assistant rome.>")
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"prompt": ""}, "prompt is empty"),
+        ({"prompt": [[]]}, "prompt is empty"),
+        ({"prompt": [1, "a"]}, "prompt must be"),
+        ({"prompt": [99]}, r"0\.\.47"),
+        ({"prompt": "a" * 600, "max_tokens": None}, "exceed the 512 tokens"),
+        ({"max_tokens": 510}, "exceed the 512 tokens"),
+        ({"max_tokens": 0}, "max_tokens must"),
+        ({"n": 0}, "n must"),
+        ({"n": 3, "prompt": ["a"] * 2000}, "more than 4096 answers"),
+        ({"temperature": -0.1}, "temperature must"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"top_p": 0}, "top_p must"),
+        ({"stop": [""]}, "stop must"),
+        ({"best_of": 4}, "best_of is not supported"),
+        ({"suffix": "x"}, "suffix is not supported"),
+        ({"echo": True}, "echo is not supported"),
+        ({"extra_body": {"temprature": 1}}, "unknown parameter temprature"),
+    ],
+)
+def test_nonsense_is_refused_with_a_reason(served: Served, more: dict[str, Any], says: str) -> None:
+    with pytest.raises(openai.BadRequestError, match=says) as error:
+        served.complete(**more)
+    assert error.value.type == "invalid_request_error"
+
+
+def test_other_refusals(served: Served) -> None:
+    with pytest.raises(openai.NotFoundError, match="only 'tiny'") as unknown:
+        served.client.completions.create(model="gpt", prompt="a")
+    assert unknown.value.code == "model_not_found"
+    for chat, says in (
+        ({"messages": []}, "messages is empty"),
+        ({"messages": [{"role": "user", "content": "bad"}]}, "template refuses"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "text only"),
+        ({"tool_choice": "required"}, "tool_choice must"),
+        ({"logprobs": True, "top_logprobs": 3}, "top_logprobs is not supported"),
+        ({"response_format": {"type": "json_object"}}, "response_format is not supported"),
+    ):
+        with pytest.raises(openai.BadRequestError, match=says):
+            served.chat(**chat)
+    for method, route, body, status in (
+        ("POST", "/v1/completions", b"{", 400),
+        ("POST", "/v1/completions", b"[]", 400),
+        ("POST", "/update_weights", b"{}", 400),
+        ("POST", "/pause?mode=often", b"", 400),
+        ("GET", "/v1/nothing", None, 404),
+    ):
+        got, text = served.call(method, route, body)
+        assert (got, bool(json.loads(text)["error"]["message"])) == (status, True)
+
+
+def test_every_route_but_health_needs_the_key(served: Served) -> None:
+    with pytest.raises(openai.AuthenticationError, match="API key"):
+        openai.OpenAI(base_url=f"{served.url}/v1", api_key="wrong", max_retries=0).models.list()
+    for route in ("/metrics", "/stats", "/v1/models", "/is_paused", "/docs"):
+        assert served.call("GET", route, key="")[0] == 401
+    assert served.call("POST", "/inference/v1/generate", b"{}", key="")[0] == 401
+    assert served.call("GET", "/health", key="")[0] == 200
+
+
+def test_pause_keeps_requests_and_resume_goes_on(served: Served) -> None:
+    expected = served.complete().choices[0].text
+    assert served.call("POST", "/pause?mode=keep&clear_cache=true") == (200, '{"status":"paused"}')
+    assert served.call("GET", "/is_paused")[1] == '{"is_paused":true}'
+    tokens = served.metric("generated_tokens_total")
+    with ThreadPoolExecutor() as threads:
+        asking = threads.submit(served.complete)
+        served.until("requests_waiting", lambda waiting: waiting == 1)
+        assert served.metric("generated_tokens_total") == tokens
+        assert served.call("POST", "/resume") == (200, '{"status":"resumed"}')
+        assert asking.result().choices[0].text == expected
+    assert served.call("GET", "/is_paused")[1] == '{"is_paused":false}'
+
+
+def test_pause_can_abort(served: Served) -> None:
+    aborted = served.metric('requests_total{finish_reason="abort"}')
+    served.call("POST", "/pause")
+    stream = served.chat(stream=True, n=2)
+    served.call("POST", "/pause?mode=abort")
+    reasons = [chunk.choices[0].finish_reason for chunk in stream]
+    assert reasons == [None, None, "abort", "abort"]
+    served.call("POST", "/resume")
+    assert served.metric('requests_total{finish_reason="abort"}') == aborted + 2
+
+
+def test_a_client_that_hangs_up_cancels(served: Served) -> None:
+    aborted = served.metric('requests_total{finish_reason="abort"}')
+    served.call("POST", "/pause")
+    with pytest.raises(openai.APITimeoutError):
+        served.complete(timeout=0.2)
+    served.until("requests_waiting", lambda waiting: waiting == 0)
+    stream = served.complete(n=3, stream=True)
+    served.until("requests_waiting", lambda waiting: waiting == 3)
+    stream.close()
+    served.until("requests_waiting", lambda waiting: waiting == 0)
+    assert served.metric('requests_total{finish_reason="abort"}') == aborted + 4
+    served.call("POST", "/resume")
+    assert served.complete().choices
+
+
+def test_metrics(served: Served) -> None:
+    length, tokens = 'requests_total{finish_reason="length"}', "generated_tokens_total"
+    before = {name: served.metric(name) for name in (length, tokens, "idle_seconds_total")}
+    served.complete(n=2, extra_body=ENDLESS)
+    assert served.metric(length) == before[length] + 2
+    assert served.metric(tokens) == before[tokens] + 24
+    assert served.metric("idle_seconds_total") > before["idle_seconds_total"]
+    served.until("requests_running", lambda running: running == 0)
+    assert served.metric("cache_blocks_free") == 256
+    for name in ("weights_version", "weight_updates_total", "preemptions_total", "last_weight_update_pause_seconds"):
+        assert served.metric(name) == 0
+
+
+def test_a_bad_command_is_one_line(tmp_path: Path) -> None:
+    process = start(str(tmp_path / "none"))
+    assert process.communicate()[1].splitlines() == [
+        f"freerun: model.path: there is no folder {tmp_path / 'none'}; give a folder with config.json and safetensors"
+    ]
+    assert process.returncode == 2
+    for override, says in (
+        ("train.lr=1", "is not engine.KEY=VALUE"),
+        ("engine.cache_token=1", "did you mean engine.cache_tokens"),
+        ("engine.max_running=0", "engine.max_running"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            engine_config([override])
+
+
+def test_control_c_ends_it_cleanly(served: Served) -> None:
+    """Last of this file: it ends the server, in the middle of an answer."""
+    served.call("POST", "/pause")
+    stream = served.complete(stream=True)
+    served.process.send_signal(signal.SIGINT)
+    assert [chunk.choices[0].finish_reason for chunk in stream] == ["abort"]
+    assert served.process.stderr
+    assert served.process.stderr.read() == "freerun: ended\n"
+    assert served.process.wait() == 0
+
+
+def bytewise(tokens: list[int]) -> str:
+    """A byte-level tokenizer: a token is a byte."""
+    return bytes(tokens).decode(errors="replace")
+
+
+@given(st.text(alphabet="aé€😀", max_size=12), st.data())
+def test_text_never_comes_as_half_a_character(text: str, data: st.DataObject) -> None:
+    answer, tokens, said = AnswerText(bytewise, (), frozenset()), list(text.encode()), ""
+    while tokens:
+        count = data.draw(st.integers(1, 3))
+        said += answer.add(tokens[:count], None)
+        tokens = tokens[count:]
+        assert text.startswith(said)
+    assert said + answer.add([], FinishReason.LENGTH) == text
+
+
+@given(st.text(alphabet="abc", max_size=20), st.lists(st.text(alphabet="abc", min_size=1, max_size=4), max_size=3))
+def test_no_part_of_a_stop_string_comes_out(text: str, stops: list[str]) -> None:
+    """The engine stops at the first token after which a stop string is there."""
+    ends = [at for at in range(len(text) + 1) if any(text[:at].endswith(stop) for stop in stops)]
+    sampled = text[: ends[0]] if ends else text
+    finish = FinishReason.STOP if ends else FinishReason.LENGTH
+    answer, tokens = AnswerText(bytewise, tuple(stops), frozenset()), list(sampled.encode())
+    said = "".join(answer.add([token], None) for token in tokens[:-1]) + answer.add(tokens[-1:], finish)
+    assert said == sampled[: min((sampled.find(stop) for stop in stops if stop in sampled), default=len(sampled))]
+
+
+def test_the_token_that_ends_an_answer_is_left_out() -> None:
+    answer = AnswerText(bytewise, (), frozenset({ord("!")}))
+    assert answer.add(list(b"a!b"), None) == "a!b"
+    assert answer.add(list(b"c!"), FinishReason.STOP) == "c"
