@@ -154,6 +154,28 @@ def bench_async(
     run_to_end(bench_async(steps, max_staleness, json_only))
 
 
+@bench.command("engine")
+def bench_engine(
+    model: Annotated[str, typer.Option(help="4m, 135m, 0.6b, 1.5b (random weights), or a model folder.")] = "4m",
+    work: Annotated[str, typer.Option(help="uniform: all answers of --tokens; lognormal: long-tailed.")] = "uniform",
+    requests: Annotated[int, typer.Option(help="How many requests.", min=1)] = 32,
+    tokens: Annotated[int, typer.Option(help="Length of an answer, for uniform work.", min=1)] = 100,
+    prompt: Annotated[int, typer.Option(help="Length of a prompt.", min=1)] = 64,
+    slots: Annotated[int, typer.Option(help="Answers decoded together.", min=1)] = 512,
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "bfloat16",
+    burst: Annotated[int, typer.Option(help="Tokens decoded on a GPU before the host looks.", min=1)] = 16,
+    threads: Annotated[int, typer.Option(help="CPU threads.", min=1)] = 1,
+    against: Annotated[str | None, typer.Option(help="transformers: the rival, in the same run.")] = None,
+    json_only: Annotated[bool, typer.Option("--json", help="Print the JSON line only.")] = False,
+) -> None:
+    """Tokens a second of the embedded engine, log-probabilities on, against the memory's floor and a rival."""
+    from freerun.launch import bench_engine as bench
+
+    bench.set_threads(threads)
+    job = bench.Work.of(work, requests, tokens, prompt, slots)
+    bench.show(model, dtype, job, bench.bench_engine(model, job, dtype, burst, against), json_only)
+
+
 def _load(file: Path, overrides: list[str] | None) -> tuple[Any, Any]:
     from freerun.config.load import load_config
 

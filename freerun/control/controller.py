@@ -17,7 +17,7 @@ from freerun.control.observer import Observer
 from freerun.control.waiting import background, patiently, together
 from freerun.core import Batch, EngineError, FreerunError, Group, Released, Sample, Task, Version
 from freerun.core.nouns import NOT_SAMPLED
-from freerun.engines.base import Client, Engine, UpdateReport
+from freerun.engines.base import Client, Engine, Load, UpdateReport
 from freerun.rewards.base import Judge, JudgeReason, Verdict
 from freerun.rollouts.base import Rollout
 from freerun.train.base import Trainer
@@ -46,19 +46,22 @@ class Run:
     """Samples the engines can run at once. Admitting more would only let them grow old in a queue."""
     admission: Admission = field(init=False)
     buffer: Buffer = field(init=False)
-    slots: asyncio.Semaphore = field(init=False)
-    """Groups that may be rolled out at the same time: what the engines run, and an eighth more to refill from."""
+    load: Load = field(default_factory=Load)
     dropped_in_a_row: int = 0
 
     def __post_init__(self) -> None:
         batch_samples = self.config.groups_per_step * self.group_size
         self.admission = Admission(batch_samples, self.config.max_staleness, batch_samples * self.config.steps)
         self.buffer = Buffer(self.config.bound())
-        self.slots = asyncio.Semaphore(max(1, self.max_running * 9 // 8 // self.group_size))
 
     @property
     def version(self) -> Version:
         return self.admission.version
+
+    @property
+    def max_load(self) -> int:
+        """Samples to keep the engines at: what they can run, and an eighth more to refill from at once."""
+        return max(self.max_running * 9 // 8, self.group_size)
 
 
 async def train(run: Run) -> None:
@@ -86,26 +89,24 @@ async def train(run: Run) -> None:
 async def produce(run: Run) -> None:
     """Keep the engines busy, never past the admission budget, and no further ahead of the trainer than it needs.
 
-    Consumes tasks; produces judged groups in the buffer. Waits for a slot in an engine, for the trainer to take the
-    batch that is in stock, and for a ticket; is unblocked by the end of a rollout, a step's beginning or end, a drop.
+    Consumes tasks; produces judged groups in the buffer. Waits for room in the engines, for the trainer to take the
+    batch that is in stock, and for a ticket; is unblocked by the end of a sample, a step's beginning or end, a drop.
     """
     async with asyncio.TaskGroup() as going:
         for task in run.tasks:
-            await run.slots.acquire()
+            await run.load.at_most(run.max_load - run.group_size)
             await run.buffer.room(run.config.groups_per_step)
             ticket = await run.admission.acquire(run.group_size)
             run.ledger.admitted(ticket.group, task.id, ticket.samples, ticket.version)
             run.buffer.expect(ticket.group, ticket.version)
+            run.load.add(run.group_size)
             going.create_task(answer(run, task, ticket))
     run.buffer.end()
 
 
 async def answer(run: Run, task: Task, ticket: Ticket) -> None:
     """One task: roll it out, have it judged, and put it in the buffer, or drop it with the reason."""
-    try:
-        samples = await rolled_out(run, task, ticket)
-    finally:
-        run.slots.release()
+    samples = await rolled_out(run, task, ticket)
     if samples is None:
         return discard(run, ticket.group, Released.ROLLOUT_FAILED)
     verdicts = await together(*(run.judge.judge(task, sample.text) for sample in samples))
@@ -124,11 +125,14 @@ async def rolled_out(run: Run, task: Task, ticket: Ticket) -> list[Sample] | Non
     """The task's samples; None when the engine failed it every time. A retry starts the group afresh."""
     for attempt in range(run.config.retries + 1):
         engine = run.engines[(ticket.group + attempt) % len(run.engines)]
-        client = Client(engine, f"{run.seed}/{ticket.group}/{attempt}")
+        reserved = run.group_size if attempt == 0 else 0
+        client = Client(engine, f"{run.seed}/{ticket.group}/{attempt}", run.load, reserved)
         try:
             return await run.rollout(task, client)
         except EngineError as error:
             run.observer.note(f"group {ticket.group}, attempt {attempt + 1}: {error}")
+        finally:
+            client.close()
     return None
 
 

@@ -4,6 +4,7 @@ An engine turns prompt tokens into completions, takes new weights between two of
 the version and the log-probability of the forward pass that sampled it.
 """
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
@@ -87,19 +88,60 @@ class Engine(Protocol):
     async def stats(self) -> EngineStats: ...
 
 
+class Load:
+    """How many samples the engines have been asked for and not yet given."""
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self._less = asyncio.Event()
+
+    def add(self, samples: int) -> None:
+        self.samples += samples
+
+    def done(self, samples: int) -> None:
+        self.samples -= samples
+        self._less.set()
+
+    async def at_most(self, samples: int) -> None:
+        """Wait until there are no more than that."""
+        while self.samples > samples:
+            self._less.clear()
+            await self._less.wait()
+
+
 class Client:
-    """An engine as one group's rollout sees it: every request it makes gets a seed of its own.
+    """An engine as one group's rollout sees it: every request it makes gets a seed of its own, and counts as load.
 
     The seed depends on the run's seed, the group and the request's number only, so the same run samples the same
-    answers (up to floating point) however its requests interleave.
+    answers (up to floating point) however its requests interleave. `reserved` samples of the load were counted when the
+    group was admitted; the group's first requests are made of them, and `close` gives back what is left.
     """
 
-    def __init__(self, engine: Engine, seed: str) -> None:
+    def __init__(self, engine: Engine, seed: str, load: Load | None = None, reserved: int = 0) -> None:
         self._engine = engine
         self._seed = seed
+        self._load = load or Load()
+        self._reserved = reserved
         self._requests = 0
 
     def generate(self, prompt: list[int], sampling: Sampling, n: int = 1) -> AsyncIterator[Completion]:
         digest = hashlib.blake2b(f"{self._seed}/{self._requests}".encode(), digest_size=8).digest()
         self._requests += 1
-        return self._engine.generate(prompt, replace(sampling, seed=int.from_bytes(digest, "big") >> 2), n)
+        return self._counted(prompt, replace(sampling, seed=int.from_bytes(digest, "big") >> 2), n)
+
+    async def _counted(self, prompt: list[int], sampling: Sampling, n: int) -> AsyncIterator[Completion]:
+        taken = min(n, self._reserved)
+        self._reserved -= taken
+        self._load.add(n - taken)
+        left = n
+        try:
+            async for completion in self._engine.generate(prompt, sampling, n):
+                left -= 1
+                self._load.done(1)
+                yield completion
+        finally:
+            self._load.done(left)
+
+    def close(self) -> None:
+        self._load.done(self._reserved)
+        self._reserved = 0

@@ -17,5 +17,8 @@ class EngineConfig(Section):
     on_update: Literal["recompute", "keep"] = knob(
         "recompute", "New weights: rebuild the cache of running answers with them, or keep what the old ones made."
     )
-    dtype: Literal["float32", "bfloat16"] = knob("float32", "Type of the engine's weights and cache.")
+    device: Literal["auto", "cpu", "cuda"] = knob("auto", "Where the engine runs; auto: on a GPU if there is one.")
+    dtype: Literal["auto", "float32", "bfloat16"] = knob(
+        "auto", "Type of the engine's weights and cache; auto: bfloat16 on a GPU, float32 on a CPU."
+    )
     threads: int = knob(1, "CPU threads of the engine process.", ge=1)

@@ -59,7 +59,13 @@ class Measured:
     """What reading weights and cache at the measured bandwidth would allow."""
 
 
+def set_threads(threads: int) -> None:
+    torch.set_num_threads(threads)
+
+
 def bench_engine(model: str, work: Work, dtype: str, burst: int, rival: str | None) -> list[Measured]:
+    if dtype not in ("float32", "bfloat16"):
+        raise ConfigError(f"--dtype {dtype} is not known; it is float32 or bfloat16")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     decoder = _decoder(model, device, getattr(torch, dtype))
     measured = [_measure(decoder, work, dtype, burst)]

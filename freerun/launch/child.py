@@ -37,10 +37,10 @@ class TrainerSettings:
 
 def run_engine(settings: EngineSettings) -> None:
     from freerun.engines.embedded.server import serve
-    from freerun.weights.shm import ShmSubscriber
+    from freerun.weights.subscribe import AnySubscriber
 
     config = EngineConfig.model_validate(settings.engine)
-    asyncio.run(serve(Path(settings.model), config, ShmSubscriber(), ready))
+    asyncio.run(serve(Path(settings.model), config, AnySubscriber(), ready))
 
 
 def run_trainer(settings: TrainerSettings) -> None:

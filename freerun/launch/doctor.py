@@ -62,7 +62,9 @@ def _gpu() -> Finding:
     if not torch.cuda.is_available():
         return Finding(False, "no GPU that torch can use: runs are on the CPU, for models of a few million parameters")
     names = {torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())}
-    return Finding(False, f"{torch.cuda.device_count()} GPU(s) ({', '.join(names)}), not used yet: runs are on the CPU")
+    return Finding(
+        True, f"{torch.cuda.device_count()} GPU(s) ({', '.join(names)}): the engine uses one, the trainer none yet"
+    )
 
 
 def _shared_memory() -> Finding:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from freerun.core import ConfigError
 from freerun.engines.config import EngineConfig
 from freerun.models.shape import read_shape
-from freerun.weights.shm import ShmSubscriber
+from freerun.weights.subscribe import AnySubscriber
 
 
 def serve_model(folder: Path, overrides: Sequence[str], host: str, port: int, api_key: str | None) -> None:
@@ -29,7 +29,7 @@ def serve_model(folder: Path, overrides: Sequence[str], host: str, port: int, ap
         print(f"freerun: serving {folder.resolve().name} at {url}/v1 (Ctrl-C ends it)", flush=True)
 
     try:
-        asyncio.run(serve(folder, config, ShmSubscriber(), ready, Where(host, port, api_key)))
+        asyncio.run(serve(folder, config, AnySubscriber(), ready, Where(host, port, api_key)))
     except KeyboardInterrupt:
         print("freerun: ended", file=sys.stderr)
 

@@ -193,6 +193,7 @@ def test_promises_hold(world: World) -> None:
         world.drop_no_signal = False  # every group of one is without signal: refused by the config
     run_fast(world.go())
     audit(world)
+    assert world.run.load.samples == 0, "load that nobody carries"
     assert len(world.batches) == world.steps
     assert all(len(batch.groups) == world.groups_per_step for batch in world.batches)
     assert [batch.version for batch in world.batches] == list(range(world.steps))

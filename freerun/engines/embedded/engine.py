@@ -164,6 +164,17 @@ class EmbeddedEngine:
         tail = self._detokenise(tokens[-(max(map(len, stop)) + 4) :])
         return any(text in tail for text in stop)
 
+    def stage(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The tensors on the engine's device: what takes time, done before the swap, beside the steps. Any thread."""
+        weight = self._decoder.embed.weight
+        if not weight.is_cuda:
+            return tensors
+        aside = torch.cuda.Stream()
+        with torch.cuda.stream(aside):
+            staged = {name: tensor.to(weight.device, weight.dtype) for name, tensor in tensors.items()}
+        aside.synchronize()
+        return staged
+
     def update_weights(self, version: Version, tensors: Mapping[str, Tensor]) -> UpdateReport:
         """Swap the weights in place. Everything sampled from now on is of that version."""
         if version <= self.version:
@@ -174,8 +185,9 @@ class EmbeddedEngine:
             raise EngineError(f"version {version} is not of this model: {len(odd)} tensors differ, such as {odd[0]}")
         started_s = self._last_step_end_s if self.has_work else time.monotonic()
         with torch.no_grad():
-            for name, parameter in parameters.items():
-                parameter.copy_(tensors[name])
+            torch._foreach_copy_([p.data for p in parameters.values()], [tensors[name] for name in parameters])
+        if self._decoder.embed.weight.is_cuda:
+            torch.cuda.synchronize()
         lost = self._scheduler.new_weights(version, keep=self._config.on_update == "keep")
         self.version = version
         return UpdateReport(version, time.monotonic() - started_s, lost)

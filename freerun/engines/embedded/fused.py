@@ -140,7 +140,7 @@ class DecodeAttention:
 
 def split_tokens(programs: int) -> int:
     """Tokens of context for one program: few enough that the GPU is full, and that a long row does not come last."""
-    return 1024 if programs >= 1024 else 512 if programs >= 256 else 256
+    return 1024 if programs >= 512 else 512 if programs >= 256 else 256
 
 
 class PrefillAttention:

@@ -9,6 +9,7 @@ answers being rebuilt after new weights, go through the same kernels without a g
 import time
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from triton import next_power_of_2
@@ -176,7 +177,10 @@ class GpuRunner:
 
     def _tables(self, tables: list[list[int]]) -> Tensor:
         width = max(len(table) for table in tables)
-        return _device([table + [self._idle_block] * (width - len(table)) for table in tables])
+        padded = np.full((len(tables), width), self._idle_block, dtype=np.int32)
+        for row, table in enumerate(tables):
+            padded[row, : len(table)] = table
+        return torch.from_numpy(padded).pin_memory().to("cuda", non_blocking=True)
 
     def _results(
         self, slots: Slots, sequences: list[Sequence], steps: int

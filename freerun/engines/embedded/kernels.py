@@ -127,10 +127,9 @@ def decode_kernel(
         read = read * shrink[:, None] + tl.dot(weight.to(v.dtype), v, input_precision=PRECISION)
         total = total * shrink + tl.sum(weight, 1)
         best = higher
-    if SPLITS == 1:
-        tl.store(
-            out + heads[:, None] * D + column[None, :], (read / total[:, None]).to(out.dtype.element_ty), mask=inside
-        )
+    if SPLITS == 1 or length <= SPLIT:
+        result = (read / total[:, None]).to(out.dtype.element_ty)
+        tl.store(out + heads[:, None] * D + column[None, :], result, mask=inside)
     else:
         place = heads * SPLITS + split
         tl.store(partial + place[:, None] * D + column[None, :], read, mask=inside)
@@ -146,6 +145,8 @@ def combine_kernel(
     """Put the stretches of one head of one row together."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     used = (tl.load(positions + row) + SPLIT) // SPLIT
+    if used == 1:
+        return  # it is in its place already
     split, column = tl.arange(0, S), tl.arange(0, D)
     inside = split < used
     place = (row * HEADS + head) * SPLITS + split
@@ -235,10 +236,7 @@ def sample_tiles_kernel(
     chosen = tl.zeros([WIDTH], tl.float32)
     for start in range(tile * TILE, tile * TILE + TILE, WIDTH):
         token = start + lane
-        x = (
-            tl.load(logits + row * vocabulary + token, mask=token < vocabulary, other=-float("inf")).to(tl.float32)
-            * scale
-        )
+        x = tl.load(logits + row * vocabulary + token, mask=token < vocabulary, other=-float("inf")) * scale
         higher = tl.maximum(highest, x)
         total = total * tl.exp2(highest - higher) + tl.exp2(x - higher)
         highest = higher

@@ -38,6 +38,7 @@ class Scheduler:
         self.reused_tokens = 0
         """Tokens of prompts whose cache was there already."""
         self.version: Version = 0
+        self._just_read: list[Request] = []
 
     @property
     def has_work(self) -> bool:
@@ -58,6 +59,9 @@ class Scheduler:
         return sequences
 
     def schedule(self) -> Step:
+        for request in self._just_read:  # their blocks are filled now, and others may use them
+            self._remember(request, request.prompt[: request.computed], request.blocks)
+        self._just_read.clear()
         step = Step()
         budget = self._step_tokens
         preemptions = self.preemptions
@@ -115,7 +119,7 @@ class Scheduler:
         spent = end - request.computed
         request.computed = end
         if end == request.prefix:
-            self._remember(request, request.prompt[:end], request.blocks)
+            self._just_read.append(request)
         return spent
 
     def _remember(self, request: Request, tokens: list[int], table: list[int]) -> None:
@@ -187,6 +191,7 @@ class Scheduler:
         """What is cached was made by older weights: nobody new may use it. Running sequences go on with it (`keep`), or
         fill their blocks again. Returns how many tokens that is."""
         self.version = version
+        self._just_read.clear()
         self._blocks.forget()
         if keep:
             return 0

@@ -15,13 +15,13 @@ from fastapi import FastAPI
 
 from freerun.core import ConfigError
 from freerun.engines.config import EngineConfig
+from freerun.engines.embedded.load import load_for_engine
 from freerun.engines.embedded.openai.routes import Desk, add_openai_routes
 from freerun.engines.embedded.openai.text import Tokenizer
 from freerun.engines.embedded.replies import NeedsKey, add_refusals
 from freerun.engines.embedded.routes import add_control_routes, add_token_routes
 from freerun.engines.embedded.served import ServedEngine
 from freerun.engines.embedded.thread import EngineThread
-from freerun.models.checkpoint import load_decoder
 from freerun.weights.base import Subscriber
 
 
@@ -61,7 +61,7 @@ async def serve(
     """
     torch.set_num_threads(config.threads)
     with _listening(where or Where()) as listening:
-        engine = ServedEngine(load_decoder(folder, getattr(torch, config.dtype)), config, _detokeniser(folder))
+        engine = ServedEngine(load_for_engine(folder, config), config, _detokeniser(folder))
         desk = _desk(folder, engine)
         if where:
             desk.tokenizer.load()  # a run may never need one; people need it at once

@@ -77,8 +77,8 @@ class EngineThread:
         return asked
 
     async def update_weights(self, handle: WeightsHandle, subscriber: Subscriber) -> UpdateReport:
-        """Fetch first, while generation goes on; only the swap happens between two steps."""
-        tensors = await asyncio.to_thread(subscriber.fetch, handle)
+        """Fetch first, up to the engine's device, while generation goes on; only the swap is between two steps."""
+        tensors = await asyncio.to_thread(lambda: self._engine.stage(subscriber.fetch(handle)))
 
         def swap() -> UpdateReport:
             self._end_span()

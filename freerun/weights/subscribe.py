@@ -1,0 +1,41 @@
+"""Whatever way a version comes, the handle says which."""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from freerun.core import WeightsError
+from freerun.weights.base import Subscriber, WeightsHandle
+
+
+class AnySubscriber:
+    def __init__(self) -> None:
+        self._made: dict[str, Subscriber] = {}
+
+    def fetch(self, handle: WeightsHandle) -> dict[str, Tensor]:
+        if handle.backend not in self._made:
+            if handle.backend not in _WAYS:
+                raise WeightsError(f"weights by {handle.backend!r} are not known; it is one of {', '.join(_WAYS)}")
+            self._made[handle.backend] = _WAYS[handle.backend]()
+        return self._made[handle.backend].fetch(handle)
+
+
+def _shm() -> Subscriber:
+    from freerun.weights.shm import ShmSubscriber
+
+    return ShmSubscriber()
+
+
+def _files() -> Subscriber:
+    from freerun.weights.files import FileSubscriber
+
+    return FileSubscriber()
+
+
+def _ipc() -> Subscriber:
+    from freerun.weights.ipc import IpcSubscriber
+
+    return IpcSubscriber()
+
+
+_WAYS: dict[str, Callable[[], Subscriber]] = {"shm": _shm, "files": _files, "ipc": _ipc}

@@ -1,0 +1,206 @@
+"""The GPU path against plain torch in float64: fresh random inputs, outputs poisoned first. Skipped without a GPU."""
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from freerun.engines.base import Completion, Sampling
+from freerun.engines.config import EngineConfig
+from freerun.engines.embedded.engine import EmbeddedEngine
+from freerun.models.decoder import Decoder
+from tests.tiny import tiny_decoder
+
+if not torch.cuda.is_available():
+    pytest.skip("needs a GPU", allow_module_level=True)
+
+from freerun.engines.embedded import fused
+from freerun.engines.embedded.fused import DecodeAttention, DeviceCache, FusedDecoder, PrefillAttention
+from freerun.engines.embedded.gpu import Slots
+
+HEADS = [(16, 8, 128), (12, 2, 128), (9, 3, 64), (4, 4, 16)]
+SHAPE: dict[str, Any] = {
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "head_dim": 16,
+    "intermediate_size": 96,
+    "max_position_embeddings": 2048,
+}
+
+
+def decoder(seed: int, dtype: torch.dtype, **changes: Any) -> Decoder:
+    return tiny_decoder(seed, dtype=dtype, **(SHAPE | changes)).cuda()
+
+
+def shape_with(heads: int, kv_heads: int, head_dim: int) -> Any:
+    changes: dict[str, Any] = {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": head_dim}
+    return tiny_decoder(**changes).shape
+
+
+def filled_cache(shape: Any, block_tokens: int, contexts: list[int]) -> tuple[DeviceCache, torch.Tensor]:
+    """A cache of random keys and values, its blocks in random order, the rest poisoned."""
+    needed = [-(-context // block_tokens) for context in contexts]
+    cache = DeviceCache(shape, sum(needed) + 3, block_tokens, torch.bfloat16)
+    cache.keys.fill_(float("nan"))
+    cache.values.fill_(float("nan"))
+    order = torch.randperm(sum(needed) + 3).tolist()
+    tables = torch.full((len(contexts), max(needed)), order.pop(), dtype=torch.int32)
+    for row, (context, blocks) in enumerate(zip(contexts, needed, strict=True)):
+        for block in range(blocks):
+            tables[row, block] = order.pop()
+            inside = min(block_tokens, context - block * block_tokens)
+            for tensor in (cache.keys, cache.values):
+                tensor[:, tables[row, block], :, :inside] = torch.randn_like(tensor[:, 0, :, :inside])
+    return cache, tables.cuda()
+
+
+def attended(q: torch.Tensor, cache: DeviceCache, table: torch.Tensor, position: int) -> torch.Tensor:
+    """One query of all heads over its context, in float64."""
+
+    def context(tensor: torch.Tensor) -> torch.Tensor:
+        rows = tensor[0, table.long()].transpose(1, 2).flatten(0, 1)[: position + 1]
+        return rows.double().repeat_interleave(q.shape[0] // tensor.shape[2], dim=1)
+
+    k, v = context(cache.keys), context(cache.values)
+    weights = torch.softmax(torch.einsum("hd,nhd->hn", q.double(), k) / q.shape[-1] ** 0.5, -1)
+    return torch.einsum("hn,nhd->hd", weights, v)
+
+
+def off(got: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((got.double() - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), HEADS)
+@pytest.mark.parametrize("block_tokens", [16, 48, 64])
+@pytest.mark.parametrize("rows", [3, 70])
+def test_decode_attention(heads: int, kv_heads: int, head_dim: int, block_tokens: int, rows: int) -> None:
+    contexts = [random.choice([1, 2, 17, 64, 65, 300, 511, 1025, 1500]) for _ in range(rows)]
+    cache, tables = filled_cache(shape_with(heads, kv_heads, head_dim), block_tokens, contexts)
+    q = torch.randn(rows, heads, head_dim, dtype=torch.bfloat16, device="cuda")
+    positions = torch.tensor(contexts, dtype=torch.int32, device="cuda") - 1
+    got = DecodeAttention(cache, kv_heads, positions, tables, max(contexts))(0, q)
+    expected = torch.stack([attended(q[r], cache, tables[r], contexts[r] - 1) for r in range(rows)])
+    assert off(got, expected) < 1e-2
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), HEADS)
+@pytest.mark.parametrize("block_tokens", [16, 64])
+def test_prefill_attention(heads: int, kv_heads: int, head_dim: int, block_tokens: int) -> None:
+    starts, counts = [0, 5, 130, 0], [1, 70, 3, 200]
+    contexts = [start + count for start, count in zip(starts, counts, strict=True)]
+    shape = shape_with(heads, kv_heads, head_dim)
+    cache, tables = filled_cache(shape, block_tokens, contexts)
+    q = torch.randn(sum(counts), heads, head_dim, dtype=torch.bfloat16, device="cuda")
+    got = PrefillAttention(cache, shape, starts, counts, tables)(0, q)
+    where = [(row, start + i) for row, (start, n) in enumerate(zip(starts, counts, strict=True)) for i in range(n)]
+    expected = torch.stack([attended(q[t], cache, tables[r], p) for t, (r, p) in enumerate(where)])
+    assert off(got, expected) < 1e-2
+
+
+@pytest.mark.parametrize("width", [64, 576, 1536])
+def test_norm_and_gate(width: int) -> None:
+    norm = torch.nn.RMSNorm(width, eps=1e-6).cuda().bfloat16()
+    norm.weight.data.normal_()
+    residual, delta = (torch.randn(37, width, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+    added = (residual.float() + delta.float()).bfloat16()
+    expected = F.rms_norm(added.double(), (width,), norm.weight.double(), 1e-6)
+    assert off(fused.add_norm(residual, delta, norm), expected) < 5e-3
+    assert torch.equal(residual, added)
+    gate_up = torch.randn(37, 2 * width, dtype=torch.bfloat16, device="cuda")
+    gate, up = gate_up.double().chunk(2, dim=-1)
+    assert off(fused.silu_mul(gate_up), F.silu(gate) * up) < 1e-2
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 3e-2)])
+def test_fused_forward_is_the_decoder(family: str, dtype: torch.dtype, tolerance: float) -> None:
+    from freerun.models.attention import PackedAttention
+
+    plain = decoder(1, torch.float32, model_type=family)
+    model = decoder(1, dtype, model_type=family)
+    cache = DeviceCache(model.shape, 9, 16, dtype)
+    tokens = torch.randint(0, 512, (70,), device="cuda")
+    positions = torch.arange(70, dtype=torch.int32, device="cuda")
+    tables = torch.tensor([[7, 2, 5, 1, 3]], dtype=torch.int32, device="cuda")
+    attend = PrefillAttention(cache, model.shape, [0], [70], tables)
+    rows = torch.zeros(70, dtype=torch.int32, device="cuda")
+    with torch.no_grad():
+        got = FusedDecoder(model, cache).forward(tokens, positions, rows, tables, attend)
+        expected = plain.cpu()(tokens.cpu(), positions.cpu(), PackedAttention([70]))
+    assert off(got.cpu(), expected.double()) < tolerance
+
+
+def test_sampling_kernel_gives_the_logprob_of_what_it_chose() -> None:
+    for vocabulary in (500, 20_000, 151_936):
+        slots = Slots(33, 2, vocabulary, 1)
+        slots.out_logprobs.fill_(float("nan"))
+        logits = torch.randn(33, vocabulary, device="cuda") * 3
+        temperature = torch.rand(33, device="cuda") + 0.5
+        slots.inverse_temperature.copy_(1 / temperature)
+        slots.noise.fill_(1.0)
+        slots.noise[:5] = 0.0
+        slots.seeds.random_(0, 2**31 - 1)
+        slots.sample(logits)
+        chosen, logprobs = slots.out_tokens[0].long(), slots.out_logprobs[0]
+        expected = (logits.double() / temperature[:, None].double()).log_softmax(-1).gather(1, chosen[:, None])[:, 0]
+        assert (logprobs - expected).abs().max() < 1e-4
+        assert torch.equal(chosen[:5], logits[:5].argmax(-1))
+
+
+def run(engine: EmbeddedEngine, swaps: list[Decoder] | None = None) -> dict[tuple[str, int], Completion]:
+    done, steps = {}, 0
+    while engine.has_work:
+        for id, completion in engine.step():
+            done[id, completion.index] = completion
+        steps += 1
+        if swaps and steps % 12 == 0 and engine.version < len(swaps) - 1:
+            engine.update_weights(engine.version + 1, dict(swaps[engine.version + 1].named_parameters()))
+    return done
+
+
+def test_weights_swapped_mid_answer_many_times() -> None:
+    from tests.engines.test_embedded import recomputed
+
+    versions = [decoder(seed, torch.float32) for seed in range(5)]
+    config = EngineConfig(cache_tokens=16_384, max_running=24, burst=4, step_tokens=100, block_tokens=16)
+    engine = EmbeddedEngine(decoder(0, torch.float32), config)
+    dice = random.Random(0)
+    prompts = {str(i): [dice.randrange(2, 512) for _ in range(dice.randrange(1, 150))] for i in range(8)}
+    for id, prompt in prompts.items():
+        sampling = Sampling(max_new_tokens=dice.randrange(20, 600), seed=int(id), ignore_eos=True)
+        engine.submit(id, prompt, sampling, 4)
+    done = run(engine, versions)
+    assert len(done) == 32
+    assert engine.version == 4
+    assert engine.free_blocks == engine._blocks.count
+    plain = [version.cpu() for version in versions]
+    for (id, _), completion in done.items():
+        for version in set(completion.versions):
+            at = [i for i, v in enumerate(completion.versions) if v == version]
+            expected = recomputed(plain[version], prompts[id], completion.tokens)[at]
+            assert (torch.tensor(completion.logprobs)[at] - expected).abs().max() < 2e-3
+
+
+def test_an_answer_does_not_depend_on_its_company_or_the_burst() -> None:
+    sampling = Sampling(max_new_tokens=50, seed=9, ignore_eos=True)
+    alone = EmbeddedEngine(decoder(2, torch.float32), EngineConfig(cache_tokens=8192, burst=8))
+    alone.submit("x", [3, 4, 5], sampling, 2)
+    expected = run(alone)
+    crowd = EmbeddedEngine(decoder(2, torch.float32), EngineConfig(cache_tokens=8192, burst=3, max_running=16))
+    for i in range(9):
+        crowd.submit(f"other{i}", [i + 2] * (i + 1), replace(sampling, seed=i), 3)
+    crowd.submit("x", [3, 4, 5], sampling, 2)
+    done = run(crowd)
+    assert all(done["x", i].tokens == expected["x", i].tokens for i in range(2))
+
+
+def test_restricted_sampling_on_the_gpu() -> None:
+    engine = EmbeddedEngine(decoder(3, torch.float32), EngineConfig(cache_tokens=8192))
+    engine.submit("a", [5, 6], Sampling(max_new_tokens=20, seed=1, top_k=1, ignore_eos=True), 1)
+    engine.submit("b", [5, 6], Sampling(max_new_tokens=20, seed=1, temperature=0, ignore_eos=True), 1)
+    done = run(engine)
+    assert done["a", 0].tokens == done["b", 0].tokens
+    assert done["a", 0].logprobs == pytest.approx([0.0] * 20, abs=1e-5)
