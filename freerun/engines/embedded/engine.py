@@ -51,6 +51,10 @@ class EmbeddedEngine:
         self._last_step_end_s = time.monotonic()
         self.version: Version = 0
         self.tokens = 0
+        self.first_token_after_update_s = 0.0
+        """From the last swap of weights to the end of the first step that sampled with them, rebuilding included."""
+        self._swapped_s: float | None = None
+        self._tokens_at_swap = 0
 
     def _gpu_runner(self) -> Runner:
         from freerun.engines.embedded.gpu import GpuRunner  # needs Triton
@@ -119,6 +123,9 @@ class EmbeddedEngine:
         step = self._scheduler.schedule()
         ended = self._postprocess(self._runner.run(step)) if step.chunks else []
         self._last_step_end_s = time.monotonic()
+        if self._swapped_s is not None and self.tokens > self._tokens_at_swap:
+            self.first_token_after_update_s = self._last_step_end_s - self._swapped_s
+            self._swapped_s = None
         return ended
 
     def _postprocess(self, sampled: list[tuple[Sequence, list[int], list[float]]]) -> list[tuple[str, Completion]]:
@@ -190,4 +197,5 @@ class EmbeddedEngine:
             torch.cuda.synchronize()
         lost = self._scheduler.new_weights(version, keep=self._config.on_update == "keep")
         self.version = version
+        self._swapped_s, self._tokens_at_swap = time.monotonic(), self.tokens
         return UpdateReport(version, time.monotonic() - started_s, lost)

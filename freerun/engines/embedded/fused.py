@@ -14,9 +14,6 @@ from freerun.engines.embedded import kernels
 from freerun.models.decoder import Decoder, Layer
 from freerun.models.shape import Shape
 
-_TILE, _WARPS, _STAGES = 32, 2, 2
-"""Of the decode kernel: the fastest of 72 settings on an H200, at 93 to 97% of the memory's bandwidth for 0.6B."""
-
 
 class DeviceCache:
     """Keys and values in device memory, head-major within a block, so that a block of one head is contiguous."""
@@ -54,7 +51,8 @@ class FusedDecoder:
         self, tokens_T: Tensor, positions_T: Tensor, rows_T: Tensor, tables: Tensor, attend: DeviceAttention
     ) -> Tensor:
         """Hidden states, normed. Token t belongs to row rows_T[t] of `tables`. Keys and values go to the cache."""
-        residual = F.embedding(tokens_T, self._decoder.embed.weight)
+        # The residual stream stays in float32: rounding it at every layer is most of what bf16 costs.
+        residual = F.embedding(tokens_T, self._decoder.embed.weight).float()
         delta: Tensor | None = None
         for layer in self._decoder.layers:
             assert isinstance(layer, Layer)
@@ -89,7 +87,7 @@ class FusedDecoder:
 
 def add_norm(residual: Tensor, delta: Tensor | None, norm: torch.nn.RMSNorm) -> Tensor:
     """residual += delta, in place, and its norm."""
-    out = torch.empty_like(residual)
+    out = torch.empty_like(residual, dtype=norm.weight.dtype)
     rows, width = residual.shape
     kernels.add_norm_kernel[(rows,)](
         residual, residual if delta is None else delta, norm.weight, out, norm.eps, width,
@@ -123,12 +121,13 @@ class DecodeAttention:
             best = torch.empty(rows * heads * splits, dtype=torch.float32, device=q_RHD.device)
             total = torch.empty_like(best)
         group = heads // self._kv_heads
+        tile, stages = (32, 2) if rows * self._kv_heads >= 1024 else (64, 3)  # the fastest of 72 settings on an H200
         kernels.decode_kernel[(rows, self._kv_heads, splits)](
             q_RHD, self._cache.keys[layer], self._cache.values[layer], self._positions, self._tables,
             out, partial, best, total, width**-0.5, self._tables.stride(0), *self._cache.strides,
-            HEADS=heads, KV_HEADS=self._kv_heads, D=width, BLOCK=self._cache.block_tokens, TILE=_TILE,
+            HEADS=heads, KV_HEADS=self._kv_heads, D=width, BLOCK=self._cache.block_tokens, TILE=tile,
             SPLIT=self._split, SPLITS=splits, M=max(16, next_power_of_2(group)), PRECISION=precision(q_RHD),
-            num_warps=_WARPS, num_stages=_STAGES,
+            num_warps=2, num_stages=stages,
         )  # fmt: skip
         if splits > 1:
             kernels.combine_kernel[(rows, heads)](
@@ -140,7 +139,7 @@ class DecodeAttention:
 
 def split_tokens(programs: int) -> int:
     """Tokens of context for one program: few enough that the GPU is full, and that a long row does not come last."""
-    return 1024 if programs >= 512 else 512 if programs >= 256 else 256
+    return 1024 if programs >= 256 else 512 if programs >= 64 else 256
 
 
 class PrefillAttention:

@@ -158,7 +158,8 @@ class GpuRunner:
             self._decode_once(batch, splits * split)  # compiles the kernels
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool):
+            # thread_local: another thread may be staging new weights meanwhile, which allocates
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 self._decode_once(batch, splits * split)
             for tensor, value in zip((slots.tokens, slots.positions, slots.counts, slots.moment), kept, strict=True):
                 tensor.copy_(value)

@@ -20,14 +20,13 @@ def add_norm_kernel(residual, delta, weight, out, eps, width, HAS_DELTA: tl.cons
     inside = column < width
     x = tl.load(residual + row * width + column, mask=inside, other=0.0)
     if HAS_DELTA:
-        x = (x.to(tl.float32) + tl.load(delta + row * width + column, mask=inside, other=0.0).to(tl.float32)).to(
-            x.dtype
-        )
+        more = tl.load(delta + row * width + column, mask=inside, other=0.0)
+        x = (x.to(tl.float32) + more.to(tl.float32)).to(x.dtype)
         tl.store(residual + row * width + column, x, mask=inside)
     wide = x.to(tl.float32)
     scale = tl.rsqrt(tl.sum(wide * wide, 0) / width + eps)
     w = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + row * width + column, (wide * scale * w).to(x.dtype), mask=inside)
+    tl.store(out + row * width + column, (wide * scale * w).to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -67,7 +66,7 @@ def rotate_write_kernel(
         a, b = (a * scale * low).to(kind).to(tl.float32), (b * scale * high).to(kind).to(tl.float32)
     position = tl.load(positions + token)
     angle = position.to(tl.float32) * tl.load(inv_freq + half)
-    cos, sin = tl.cos(angle).to(kind).to(tl.float32), tl.sin(angle).to(kind).to(tl.float32)
+    cos, sin = tl.cos(angle), tl.sin(angle)
     first = tl.where(is_v, first, (a * cos - b * sin).to(kind))
     second = tl.where(is_v, second, (b * cos + a * sin).to(kind))
     target = q_out + (token * HEADS + head) * D + half

@@ -20,6 +20,7 @@ class Metrics:
     paused: bool
     updates: int
     last_update_pause_s: float
+    first_token_after_update_s: float
     finished: dict[FinishReason, int] = field(default_factory=dict)
 
     def prometheus(self) -> str:
@@ -42,6 +43,12 @@ class Metrics:
             ("paused", "gauge", "1 while the engine is told to pause.", int(self.paused)),
             ("weight_updates_total", "counter", "Versions swapped in.", self.updates),
             ("last_weight_update_pause_seconds", "gauge", "What the last swap cost.", self.last_update_pause_s),
+            (
+                "last_weight_update_first_token_seconds",
+                "gauge",
+                "From the last swap to its first tokens, rebuilding the cache included.",
+                self.first_token_after_update_s,
+            ),
         ]
         for name, kind, help, value in plain:
             yield from _head(name, kind, help)

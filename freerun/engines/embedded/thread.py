@@ -133,6 +133,7 @@ class EngineThread:
                 paused=self.paused,
                 updates=self._updates,
                 last_update_pause_s=self._last_update_pause_s,
+                first_token_after_update_s=engine.first_token_after_update_s,
                 finished=dict(self._finished),
             )
 
