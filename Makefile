@@ -18,7 +18,7 @@ lint: .venv/installed-dev
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt "setuptools>=77" wheel
+	$(BIN)/pip install --quiet --constraint constraints.txt "setuptools>=77"
 	$(BIN)/pip install --quiet --constraint constraints.txt torch==2.13.0
 	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation --editable .
 	touch $@

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from freerun.control.config import SftConfig
 from freerun.control.evaluate import Evaluation, Evaluator
-from freerun.core import FreerunError, Sample
+from freerun.core import Sample
 from freerun.train.base import StepResult, Trainer
 
 
@@ -15,8 +15,11 @@ async def sft(
     evaluator: Evaluator | None,
     stepped: Callable[[StepResult], None],
     evaluated: Callable[[int, Evaluation], None],
-) -> None:
-    """With `until`, every `check_every` steps the present version is evaluated, and training stops when it passes."""
+) -> bool:
+    """With `until`, every `check_every` steps the present version is evaluated, and training stops when it passes.
+
+    False when the steps ran out before that.
+    """
     for step, batch in zip(range(1, config.steps + 1), batches, strict=False):
         stepped(await trainer.sft(batch))
         if evaluator and config.until is not None and step % config.check_every == 0:
@@ -24,8 +27,5 @@ async def sft(
             evaluation = await evaluator.evaluate()
             evaluated(step, evaluation)
             if evaluation.pass_at_1 >= config.until:
-                return
-    if config.until is not None:
-        raise FreerunError(
-            f"after {config.steps} steps pass@1 is still below sft.until={config.until}; raise sft.steps"
-        )
+                return True
+    return config.until is None

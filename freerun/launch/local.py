@@ -14,7 +14,7 @@ from freerun.control.evaluate import EvaluateBeside, Evaluation, Evaluator
 from freerun.control.ledger import MemoryLedger
 from freerun.control.sft import sft as control_sft
 from freerun.control.waiting import background, together
-from freerun.core import EngineError, Sample
+from freerun.core import EngineError, FreerunError, Sample
 from freerun.data.stream import TaskStream
 from freerun.engines.http import HttpEngine
 from freerun.launch.child import EngineSettings, TrainerSettings
@@ -150,7 +150,6 @@ async def _train(
     run: Run, running: Parts, recorder: Recorder, evaluations: list[Evaluation], folder: RunFolder
 ) -> None:
     """The loop with what goes on beside it: engines watched, versions evaluated, the last one saved."""
-    last = folder.checkpoints / "last"
     latest = await running.trainer.publish()
 
     def evaluated(version: int, evaluation: Evaluation) -> None:
@@ -169,22 +168,28 @@ async def _train(
         await beside.begin(latest)
     recorder.begin()
     try:
-        async with background(watch_engines(running, recorder)):
+        async with saved(running.trainer, folder), background(watch_engines(running, recorder)):
             await control_train(run)
-            recorder.doing("trainer", "saves the last version")
-            await running.trainer.save(str(last))
             if beside:
                 recorder.doing("controller", "waits for the last evaluation")
                 await beside.last(latest)
             await poll_engines(running, recorder)
-    except asyncio.CancelledError:
-        if latest.version:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(running.trainer.save(str(last)), _LAST_SAVE_S)
-        raise
     finally:
         if beside:
             beside.cancel()
+
+
+@asynccontextmanager
+async def saved(trainer: RemoteTrainer, folder: RunFolder) -> AsyncIterator[None]:
+    """The trainer's version is saved after the block, and also when the block is interrupted, if that goes quickly."""
+    last = str(folder.checkpoints / "last")
+    try:
+        yield
+    except asyncio.CancelledError:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(trainer.save(last), _LAST_SAVE_S)
+        raise
+    await trainer.save(last)
 
 
 def checkpoints(trainer: RemoteTrainer, folder: RunFolder, every: int) -> Callable[[WeightsHandle], Awaitable[None]]:
@@ -253,8 +258,13 @@ async def sft(
                 stepped(result.version, result)
 
             batches = _batches(prepared, config.sft.batch_size)
-            await control_sft(config.sft, running.trainer, batches, running.evaluator(), record, evaluated)
-            await running.trainer.save(str(folder.checkpoints / "last"))
+            async with saved(running.trainer, folder):
+                good = await control_sft(config.sft, running.trainer, batches, running.evaluator(), record, evaluated)
+    if not good:
+        raise FreerunError(
+            f"after {config.sft.steps} steps pass@1 is below sft.until={config.sft.until}; the model so far is in "
+            f"{folder.checkpoints / 'last'}: go on from it, or raise sft.steps"
+        )
     return folder
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from freerun.config.load import load_config
-from freerun.core import Batch, Group, Sample
+from freerun.core import Batch, FreerunError, Group, Sample
 from freerun.data.stream import TaskStream
 from freerun.engines.base import Client, Completion, Engine, Sampling
 from freerun.engines.config import EngineConfig
@@ -135,6 +135,13 @@ async def test_supervised_training_until_good_enough(tmp_path: Path) -> None:
     assert evaluations[-1] >= 0.9
     load_decoder(folder.checkpoints / "last")
     assert len(folder.metrics.read_text().splitlines()) == 10 * len(evaluations)
+
+
+async def test_supervised_training_that_falls_short_keeps_what_it_has(tmp_path: Path) -> None:
+    run = prepared(tmp_path, "sft.until=0.99", "sft.check_every=2", "sft.steps=4", how=prepare_sft)
+    with pytest.raises(FreerunError, match=r"below sft\.until=0\.99; the model so far is in"):
+        await local.sft(run, lambda step, result: None, lambda step, e: None)
+    load_decoder(tmp_path / "runs" / "test" / "checkpoints" / "last")
 
 
 @pytest.mark.parametrize("victim", ["trainer", "engine 0"])
