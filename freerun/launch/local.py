@@ -75,7 +75,7 @@ async def parts(prepared: Prepared, folder: RunFolder, num_engines: int, evaluat
         _, _, *urls = await together(
             stack.enter_async_context(judge),
             processes.start("trainer", "trainer", trainer, config.train.threads),
-            *(start_engine(prepared, processes, name) for name in names),
+            *(start_engine(prepared, processes, name, sharing=len(names)) for name in names),
         )
         engines = [await stack.enter_async_context(HttpEngine(str(url))) for url in urls]
         remote = stack.enter_context(RemoteTrainer(endpoint))
@@ -95,9 +95,11 @@ async def parts(prepared: Prepared, folder: RunFolder, num_engines: int, evaluat
                 raise
 
 
-async def start_engine(prepared: Prepared, processes: Processes, name: str) -> str:
+async def start_engine(prepared: Prepared, processes: Processes, name: str, sharing: int = 1) -> str:
+    """`sharing` engines divide the memory that the configuration gives to one."""
     config = prepared.config
-    settings = EngineSettings(config.model.path, config.engine.model_dump(mode="json"))
+    engine = config.engine.model_copy(update={"memory_share": config.engine.memory_share / sharing})
+    settings = EngineSettings(config.model.path, engine.model_dump(mode="json"))
     return await processes.start(name, "engine", settings, config.engine.threads)
 
 

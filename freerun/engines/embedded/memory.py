@@ -22,7 +22,8 @@ def cache_tokens(decoder: Decoder, config: EngineConfig) -> int:
     if not decoder.embed.weight.is_cuda:
         return config.cache_tokens or _ON_A_CPU
     free, total = torch.cuda.mem_get_info()
-    budget = int(total * config.memory_share) - (total - free) - working_bytes(decoder, config)
+    ours = torch.cuda.memory_reserved()  # the weights; what others hold is not in our share, but not free either
+    budget = min(int(total * config.memory_share) - ours, free) - working_bytes(decoder, config)
     most = budget // bytes_per_token(decoder)
     wanted = config.cache_tokens or most
     if wanted > most or most < config.max_running:
