@@ -12,6 +12,7 @@ from freerun.config.load import load_config
 from freerun.launch import local
 from freerun.launch.prepare import prepare
 from freerun.launch.tiny import make_model
+from freerun.models.shape import read_shape
 from freerun.observe.live import view
 from freerun.observe.records import StepRecord
 from freerun.rollouts.forced import ForcedLengths
@@ -56,10 +57,11 @@ async def bench_async(steps: int, max_staleness: int, json_only: bool) -> float:
         make_model(Path(place) / "model", "abcdefghij>", seed=0, hidden=128, layers=3)
         rows = [{"id": f"t{i}", "prompt": "abcdefghij>", "answer": "a"} for i in range(4096)]
         (Path(place) / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        parameters = read_shape(Path(place) / "model").num_parameters
         sync = await _measure(Path(place), 0, steps)
         ahead = await _measure(Path(place), max_staleness, steps)
     ratio = ahead.tokens_per_s / sync.tokens_per_s
-    console.print(_table([sync, ahead]))
+    console.print(_table([sync, ahead], parameters))
     console.print(f"η = {max_staleness} trains on {ratio:.2f} times as many tokens a second as η = 0", highlight=False)
     print(json.dumps({"bench": "async", "runs": [asdict(sync), asdict(ahead)], "ratio": round(ratio, 3)}))
     return ratio
@@ -86,10 +88,10 @@ async def _measure(place: Path, max_staleness: int, steps: int) -> Measured:
     return Measured.of(max_staleness, outcome.steps[warm_up : warm_up + steps])
 
 
-def _table(runs: list[Measured]) -> Table:
+def _table(runs: list[Measured], parameters: int) -> Table:
     table = Table(
         title=f"{GROUPS} groups of {GROUP_SIZE} a step, forced lengths lognormal({MU:g}, {SIGMA:g}) up to {LONGEST}, "
-        "0.9M parameters, on this machine's CPU"
+        f"{parameters / 1e6:.1f}M parameters, on this machine's CPU"
     )
     for column in ("η", "tokens trained/s", "step", "engine idle", "trainer idle", "staleness mean", "max"):
         table.add_column(column, justify="right")
