@@ -1,11 +1,11 @@
 """Tiny models and a character tokenizer, made on the spot."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from freerun.launch.tiny import EOS, PAD, write_tokenizer
 from freerun.models.checkpoint import save_decoder
 from freerun.models.decoder import Decoder, initialise
 from freerun.models.shape import shape_of
@@ -28,19 +28,6 @@ def tiny_decoder(seed: int = 0, std: float = 0.25, dtype: torch.dtype = torch.fl
 def tiny_folder(folder: Path, seed: int = 0, **changes: Any) -> Path:
     """A model folder with a character tokenizer: token 2.. are a, b, c, …"""
     save_decoder(tiny_decoder(seed, **changes), folder)
-    vocab = {"<pad>": 0, "<eos>": 1} | {chr(c): i for i, c in enumerate(range(ord("a"), ord("z") + 1), start=2)}
-    vocab |= {c: len(vocab) + i for i, c in enumerate(">+=0123456789 .?")}
-    tokenizer = {
-        "version": "1.0", "truncation": None, "padding": None, "normalizer": None, "post_processor": None,
-        "added_tokens": [
-            {"id": i, "content": t, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
-             "special": True} for t, i in list(vocab.items())[:2]
-        ],
-        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "."}, "behavior": "Isolated", "invert": False},
-        "decoder": {"type": "Fuse"},
-        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "<pad>"},
-    }  # fmt: skip
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<eos>", "pad_token": "<pad>"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    characters = "abcdefghijklmnopqrstuvwxyz>+=0123456789 .?"
+    write_tokenizer(folder, {token: index for index, token in enumerate([PAD, EOS, *characters])})
     return folder

@@ -26,10 +26,6 @@ class Buffer:
     def __len__(self) -> int:
         return len(self._ready)
 
-    @property
-    def expected(self) -> int:
-        return len(self._expected)
-
     def expect(self, group: int, version: Version) -> None:
         """The group was admitted at that version and will be `put` or forgotten."""
         self._expected[group] = version

@@ -44,7 +44,6 @@ class Parts:
     """The processes of a run, as the controller reaches them."""
 
     prepared: Prepared
-    processes: Processes
     engines: list[HttpEngine]
     trainer: RemoteTrainer
     judge: JudgeService
@@ -83,7 +82,6 @@ async def parts(prepared: Prepared, folder: RunFolder, num_engines: int, evaluat
             try:
                 yield Parts(
                     prepared,
-                    processes,
                     engines[:num_engines],
                     remote,
                     judge,

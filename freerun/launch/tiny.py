@@ -36,13 +36,18 @@ def make_model(folder: Path, characters: str, seed: int, hidden: int = 64, layer
     decoder = Decoder(shape_of(raw | changes))
     initialise(decoder, seed)
     save_decoder(decoder, folder)
+    write_tokenizer(folder, vocabulary)
+
+
+def write_tokenizer(folder: Path, vocabulary: dict[str, int]) -> None:
+    """A tokenizer for which every character of the vocabulary is a token."""
     (folder / "tokenizer.json").write_text(json.dumps(_tokenizer(vocabulary)))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": EOS, "pad_token": PAD}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
 def _tokenizer(vocabulary: dict[str, int]) -> dict[str, Any]:
-    """The `tokenizers` library's own format: every character is a token."""
+    """In the `tokenizers` library's own format."""
     special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     return {
         "version": "1.0",
