@@ -80,7 +80,7 @@ def _decoder(model: str, device: str, dtype: torch.dtype) -> Decoder:
     if model not in SHAPES:
         if not Path(model).is_dir():
             raise ConfigError(f"--model {model} is neither a folder nor one of {', '.join(SHAPES)}")
-        return load_decoder(Path(model), dtype).to(device)
+        return load_decoder(Path(model), dtype, device)
     layers, hidden, heads, kv_heads, head_dim, ffn, vocabulary = SHAPES[model]
     raw = {
         "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": vocabulary, "hidden_size": hidden,

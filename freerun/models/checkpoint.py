@@ -35,18 +35,22 @@ SHARD_BYTES = 5_000_000_000
 _LAYER = re.compile(r"layers\.(\d+)\.(\w+)\.(weight|bias)")
 
 
-def load_decoder(folder: Path, dtype: torch.dtype = torch.float32) -> Decoder:
-    """The model in that folder, on the CPU."""
+def load_decoder(folder: Path, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Decoder:
+    """The model in that folder. Nothing is initialised first: that alone takes seconds at a billion parameters."""
     shape = read_shape(folder)
-    decoder = Decoder(shape).to(dtype)
-    decoder.inv_freq = inverse_frequencies(shape)  # stays float32 whatever the weights are
-    with _Folder(folder) as files, torch.no_grad():
+    with torch.device("meta"):
+        decoder = Decoder(shape)
+    tensors = {}
+    with _Folder(folder) as files:
         for name, parameter in decoder.named_parameters():
-            parts = [files.read(part) for part in hugging_face_names(name)]
-            whole = parts[0] if len(parts) == 1 else torch.cat(parts)
+            whole = torch.cat([files.read(part) for part in hugging_face_names(name)])
             if whole.shape != parameter.shape:
                 raise ConfigError(f"{folder}: {name} has shape {tuple(whole.shape)}, not {tuple(parameter.shape)}")
-            parameter.copy_(whole)
+            tensors[name] = whole.to(device, dtype)
+    decoder.load_state_dict(tensors, strict=False, assign=True)  # strict: a tied head has no tensor of its own
+    if shape.tied:
+        decoder.head.weight = decoder.embed.weight
+    decoder.inv_freq = inverse_frequencies(shape).to(device)  # stays float32 whatever the weights are
     return decoder
 
 

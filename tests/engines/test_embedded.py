@@ -14,6 +14,7 @@ from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.engine import EmbeddedEngine
 from freerun.models.attention import PackedAttention
 from freerun.models.decoder import Decoder
+from tests.engines.ahead import AheadCpuRunner
 from tests.tiny import tiny_decoder
 
 SAMPLING = Sampling(max_new_tokens=24, seed=11, ignore_eos=True)
@@ -112,6 +113,27 @@ def test_keep_goes_on_with_the_old_cache() -> None:
     torch.testing.assert_close(torch.tensor(completion.logprobs[:first_new]), before, atol=1e-4, rtol=1e-4)
     after = recomputed(new, [5, 6, 7], completion.tokens)[first_new:]
     assert (torch.tensor(completion.logprobs[first_new:]) - after).abs().mean() > 0.01
+
+
+def test_a_runner_ahead_of_the_host_gives_the_same_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens, log-probabilities and ends, with stop tokens in the middle of a burst."""
+
+    def answers() -> dict[tuple[str, int], Completion]:
+        e = engine(tiny_decoder(2), max_running=5, step_tokens=16)
+        for i in range(6):
+            e.submit(f"r{i}", [3, 4, 5 + i] * (i + 1), replace(SAMPLING, seed=i, stop_token_ids=(7, 9, 11)), 3)
+        done = run(e)
+        assert e.free_blocks == e._blocks.count
+        return done
+
+    expected = answers()
+    assert {FinishReason.STOP, FinishReason.LENGTH} == {completion.finish for completion in expected.values()}
+    monkeypatch.setattr("freerun.engines.embedded.engine.CpuRunner", AheadCpuRunner)
+    got = answers()
+    assert got.keys() == expected.keys()
+    for key, completion in got.items():
+        assert (completion.tokens, completion.finish) == (expected[key].tokens, expected[key].finish)
+        assert completion.logprobs == pytest.approx(expected[key].logprobs, abs=1e-4)
 
 
 def test_an_answer_does_not_depend_on_its_company() -> None:

@@ -1,6 +1,7 @@
 """The GPU path against plain torch in float64: fresh random inputs, outputs poisoned first. Skipped without a GPU."""
 
 import random
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 from freerun.engines.base import Completion, Sampling
 from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.engine import EmbeddedEngine
-from freerun.models.decoder import Decoder
+from freerun.models.decoder import Decoder, Layer, rotate
 from tests.tiny import tiny_decoder
 
 if not torch.cuda.is_available():
@@ -35,9 +36,41 @@ def decoder(seed: int, dtype: torch.dtype, **changes: Any) -> Decoder:
     return tiny_decoder(seed, dtype=dtype, **(SHAPE | changes)).cuda()
 
 
-def shape_with(heads: int, kv_heads: int, head_dim: int) -> Any:
+def with_heads(heads: int, kv_heads: int, head_dim: int, family: str) -> Decoder:
     changes: dict[str, Any] = {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": head_dim}
-    return tiny_decoder(**changes).shape
+    model = decoder(3, torch.bfloat16, model_type=family, **changes)
+    for name, parameter in model.named_parameters():
+        if "_norm" in name:
+            parameter.data.normal_(mean=1.0)
+    return model
+
+
+def first_layer(model: Decoder) -> Layer:
+    layer = model.layers[0]
+    assert isinstance(layer, Layer)
+    return layer
+
+
+def projected(model: Decoder, qkv: torch.Tensor, positions: list[int]) -> list[torch.Tensor]:
+    """Queries, keys and values as the first layer makes them of its projections, in float64."""
+    layer = first_layer(deepcopy(model).double())
+    q, k, v = torch.split(qkv.double().view(len(qkv), -1, layer.head_dim), layer.heads, dim=1)
+    angles = torch.tensor(positions, device="cuda")[:, None].double() * model.inv_freq.cuda().double()
+    angles = torch.cat((angles, angles), -1)[:, None]
+    rotary = angles.cos(), angles.sin()
+    return [rotate(x, rotary).bfloat16().double() for x in (layer.q_norm(q), layer.k_norm(k))] + [v]
+
+
+def random_projections(model: Decoder, tokens: int) -> torch.Tensor:
+    shape = model.shape
+    width = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+    return torch.randn(tokens, width, dtype=torch.bfloat16, device="cuda")
+
+
+def written(cache: DeviceCache, tables: torch.Tensor, row: int, position: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where the first layer keeps that token's key and value."""
+    block, place = int(tables[row, position // cache.block_tokens]), position % cache.block_tokens
+    return cache.keys[0, block, :, place], cache.values[0, block, :, place]
 
 
 def filled_cache(shape: Any, block_tokens: int, contexts: list[int]) -> tuple[DeviceCache, torch.Tensor]:
@@ -74,30 +107,46 @@ def off(got: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), HEADS)
-@pytest.mark.parametrize("block_tokens", [16, 48, 64])
-@pytest.mark.parametrize("rows", [3, 70])
-def test_decode_attention(heads: int, kv_heads: int, head_dim: int, block_tokens: int, rows: int) -> None:
-    contexts = [random.choice([1, 2, 17, 64, 65, 300, 511, 1025, 1500]) for _ in range(rows)]
-    cache, tables = filled_cache(shape_with(heads, kv_heads, head_dim), block_tokens, contexts)
-    q = torch.randn(rows, heads, head_dim, dtype=torch.bfloat16, device="cuda")
-    positions = torch.tensor(contexts, dtype=torch.int32, device="cuda") - 1
-    got = DecodeAttention(cache, kv_heads, positions, tables, max(contexts))(0, q)
-    expected = torch.stack([attended(q[r], cache, tables[r], contexts[r] - 1) for r in range(rows)])
-    assert off(got, expected) < 1e-2
+@pytest.mark.parametrize(("block_tokens", "rows"), [(16, 3), (48, 40), (64, 150), (64, 520)])
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_decode_attention(heads: int, kv_heads: int, head_dim: int, block_tokens: int, rows: int, family: str) -> None:
+    model = with_heads(heads, kv_heads, head_dim, family)
+    contexts = [random.choice([1, 2, 17, 64, 65, 300, 511, 513, 1025, 1500]) for _ in range(rows)]
+    cache, tables = filled_cache(model.shape, block_tokens, contexts)
+    qkv, last = random_projections(model, rows), [context - 1 for context in contexts]
+    for row, position in enumerate(last):
+        for tensor in written(cache, tables, row, position):
+            tensor.fill_(float("nan"))
+    positions = torch.tensor(last, dtype=torch.int32, device="cuda")
+    attend = DecodeAttention(cache, model.inv_freq.cuda(), positions, tables, max(contexts))
+    got = [attend(first_layer(model), qkv).clone() for _ in range(2)]  # counters are reset
+    q, k, v = projected(model, qkv, last)
+    for row, position in enumerate(last):
+        key, value = written(cache, tables, row, position)
+        assert off(key, k[row]) < 1e-2
+        assert torch.equal(value.double(), v[row])
+    expected = torch.stack([attended(q[r], cache, tables[r], last[r]) for r in range(rows)])
+    assert off(got[0].view_as(expected), expected) < 1e-2
+    assert off(got[1].view_as(expected), expected) < 1e-2
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), HEADS)
 @pytest.mark.parametrize("block_tokens", [16, 64])
-def test_prefill_attention(heads: int, kv_heads: int, head_dim: int, block_tokens: int) -> None:
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_prefill_attention(heads: int, kv_heads: int, head_dim: int, block_tokens: int, family: str) -> None:
+    model = with_heads(heads, kv_heads, head_dim, family)
     starts, counts = [0, 5, 130, 0], [1, 70, 3, 200]
     contexts = [start + count for start, count in zip(starts, counts, strict=True)]
-    shape = shape_with(heads, kv_heads, head_dim)
-    cache, tables = filled_cache(shape, block_tokens, contexts)
-    q = torch.randn(sum(counts), heads, head_dim, dtype=torch.bfloat16, device="cuda")
-    got = PrefillAttention(cache, shape, starts, counts, tables)(0, q)
+    cache, tables = filled_cache(model.shape, block_tokens, contexts)
+    qkv = random_projections(model, sum(counts))
     where = [(row, start + i) for row, (start, n) in enumerate(zip(starts, counts, strict=True)) for i in range(n)]
+    for row, position in where:
+        for tensor in written(cache, tables, row, position):
+            tensor.fill_(float("nan"))
+    got = PrefillAttention(cache, model.inv_freq.cuda(), starts, counts, tables)(first_layer(model), qkv)
+    q, _, _ = projected(model, qkv, [position for _, position in where])
     expected = torch.stack([attended(q[t], cache, tables[r], p) for t, (r, p) in enumerate(where)])
-    assert off(got, expected) < 1e-2
+    assert off(got.view_as(expected), expected) < 1e-2
 
 
 @pytest.mark.parametrize("width", [64, 576, 1536])
@@ -123,13 +172,11 @@ def test_fused_forward_is_the_decoder(family: str, dtype: torch.dtype, tolerance
     model = decoder(1, dtype, model_type=family)
     cache = DeviceCache(model.shape, 9, 16, dtype)
     tokens = torch.randint(0, 512, (70,), device="cuda")
-    positions = torch.arange(70, dtype=torch.int32, device="cuda")
     tables = torch.tensor([[7, 2, 5, 1, 3]], dtype=torch.int32, device="cuda")
-    attend = PrefillAttention(cache, model.shape, [0], [70], tables)
-    rows = torch.zeros(70, dtype=torch.int32, device="cuda")
+    attend = PrefillAttention(cache, model.inv_freq.cuda(), [0], [70], tables)
     with torch.no_grad():
-        got = FusedDecoder(model, cache).forward(tokens, positions, rows, tables, attend)
-        expected = plain.cpu()(tokens.cpu(), positions.cpu(), PackedAttention([70]))
+        got = FusedDecoder(model).forward(tokens, attend)
+        expected = plain.cpu()(tokens.cpu(), torch.arange(70), PackedAttention([70]))
     assert off(got.cpu(), expected.double()) < tolerance
 
 

@@ -1,6 +1,7 @@
 """A long stretch of random traffic through the embedded engine: nothing leaks, nothing grows, every answer ends once.
 
-Two engines, one for each `on_update`, take 5,000 requests together: random prompts (new ones, beginnings seen before,
+Three engines, one for each `on_update` and one that runs ahead of the host as on a GPU, take 7,500 requests together:
+random prompts (new ones, beginnings seen before,
 next turns), answers and group sizes, cancellations, new weights every few steps, and a cache so small that sequences
 preempt each other all the time.
 """
@@ -23,6 +24,7 @@ from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.engine import EmbeddedEngine
 from freerun.models.attention import PackedAttention
 from freerun.models.decoder import Decoder
+from tests.engines.ahead import AheadCpuRunner
 from tests.tiny import tiny_decoder
 
 REQUESTS = 2_500
@@ -157,8 +159,10 @@ class Soak:
         return torch.stack(both)[torch.tensor(completion.versions) % 2, at, torch.tensor(completion.tokens)]
 
 
-@pytest.mark.parametrize("on_update", ["recompute", "keep"])
-def test_thousands_of_requests(on_update: str) -> None:
+@pytest.mark.parametrize(("on_update", "ahead"), [("recompute", False), ("keep", False), ("recompute", True)])
+def test_thousands_of_requests(on_update: str, ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if ahead:
+        monkeypatch.setattr("freerun.engines.embedded.engine.CpuRunner", AheadCpuRunner)
     soak = Soak(on_update)
     engine, started_s = soak.engine, time.monotonic()
     soak.until(WARM_UP)

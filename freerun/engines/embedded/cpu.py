@@ -3,14 +3,15 @@
 import torch
 
 from freerun.engines.embedded.cache import Cache, PagedAttention
+from freerun.engines.embedded.flight import Flight
 from freerun.engines.embedded.sampler import sample, uniform
 from freerun.engines.embedded.scheduler import Step
-from freerun.engines.embedded.sequence import Sequence
 from freerun.models.decoder import Decoder
 
 
 class CpuRunner:
     burst = 1
+    ahead = False
     waited_s = 0.0
 
     def __init__(self, decoder: Decoder, blocks: int, block_tokens: int) -> None:
@@ -18,7 +19,7 @@ class CpuRunner:
         self._cache = Cache(decoder.shape, blocks, block_tokens, decoder.embed.weight.dtype)
 
     @torch.inference_mode()
-    def run(self, step: Step) -> list[tuple[Sequence, list[int], list[float]]]:
+    def launch(self, step: Step) -> Flight:
         self._cache.copy(step.copies)
         tokens = torch.tensor([token for chunk in step.chunks for token in chunk.tokens])
         positions = torch.tensor([position for chunk in step.chunks for position in range(chunk.start, chunk.end)])
@@ -30,8 +31,8 @@ class CpuRunner:
                 last.append(end - 1)
                 sequences.append(chunk.samples)
         if not sequences:
-            return []
+            return Flight.none()
         how = [s.request.sampling for s in sequences]
         drawn = [uniform(s.request.sampling.seed, s.index, len(s.tokens)) for s in sequences]
         chosen, logprobs = sample(self._decoder.logits(hidden[last]), how, drawn)
-        return [(s, [token], [logprob]) for s, token, logprob in zip(sequences, chosen, logprobs, strict=True)]
+        return Flight(sequences, 1, lambda: ([[token] for token in chosen], [[logprob] for logprob in logprobs]))

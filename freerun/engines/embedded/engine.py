@@ -1,6 +1,8 @@
-"""The engine proper: schedule → run → postprocess, one step at a time, in one thread.
+"""The engine proper: schedule → launch → postprocess, in one thread.
 
-`update_weights` is called between two steps by the same thread, so it can never overlap a forward pass.
+On a GPU a step is scheduled and launched while the one before is under way, whose results are looked at next: the
+device never waits for the host. `update_weights` is called between two steps by the same thread, and first waits for
+what is under way, so it can never overlap a forward pass.
 """
 
 import time
@@ -15,6 +17,7 @@ from freerun.engines.base import Completion, Sampling, UpdateReport
 from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.blocks import Blocks
 from freerun.engines.embedded.cpu import CpuRunner
+from freerun.engines.embedded.flight import Flight
 from freerun.engines.embedded.memory import cache_tokens
 from freerun.engines.embedded.scheduler import Scheduler, Step
 from freerun.engines.embedded.sequence import Request, Sequence
@@ -28,12 +31,12 @@ class Runner(Protocol):
 
     burst: int
     """Tokens a sequence may sample in one step."""
+    ahead: bool
+    """Whether a step can be launched before the one before has landed."""
     waited_s: float
     """How long the host has waited for the device, since the start."""
 
-    def run(self, step: Step) -> list[tuple[Sequence, list[int], list[float]]]:
-        """The forward pass; each sequence of the step that was due to sample, its tokens and log-probabilities."""
-        ...
+    def launch(self, step: Step) -> Flight: ...
 
 
 class EmbeddedEngine:
@@ -46,9 +49,13 @@ class EmbeddedEngine:
         block_tokens = config.block_tokens or (64 if on_gpu else 16)
         self._blocks = Blocks(max(cache_tokens(decoder, config) // block_tokens, 1), block_tokens)
         self._runner = self._gpu_runner() if on_gpu else CpuRunner(decoder, self._blocks.count, block_tokens)
-        self._scheduler = Scheduler(self._blocks, config.max_running, config.step_tokens, self._runner.burst)
+        runner = self._runner
+        self._scheduler = Scheduler(self._blocks, config.max_running, config.step_tokens, runner.burst, runner.ahead)
+        self._flight = Flight.none()
+        self._ended: list[tuple[str, Completion]] = []
+        """Answers that ended when somebody else than `step` had to wait for what was under way."""
         self._requests: dict[str, list[Sequence]] = {}
-        self._last_step_end_s = time.monotonic()
+        self._landed_s = time.monotonic()
         self.version: Version = 0
         self.tokens = 0
         self.first_token_after_update_s = 0.0
@@ -64,7 +71,7 @@ class EmbeddedEngine:
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work
+        return self._scheduler.has_work or bool(self._ended)
 
     @property
     def running(self) -> int:
@@ -117,30 +124,36 @@ class EmbeddedEngine:
         for sequence in self._requests.pop(id, []):
             if sequence.finish is None:
                 self._scheduler.end(sequence, FinishReason.ABORT)
+        self._ended = [(ended, completion) for ended, completion in self._ended if ended != id]
 
     def step(self) -> list[tuple[str, Completion]]:
-        """One forward pass; the answers that ended with it."""
+        """Launch a step, then see to the one before; the answers that ended with that."""
         step = self._scheduler.schedule()
-        ended = self._postprocess(self._runner.run(step)) if step.chunks else []
-        self._last_step_end_s = time.monotonic()
-        if self._swapped_s is not None and self.tokens > self._tokens_at_swap:
-            self.first_token_after_update_s = self._last_step_end_s - self._swapped_s
-            self._swapped_s = None
-        return ended
+        before, self._flight = self._flight, self._runner.launch(step) if step.chunks else Flight.none()
+        ended, self._ended = self._ended + self._postprocess(before), []
+        return ended if self._runner.ahead else ended + self._land()
 
-    def _postprocess(self, sampled: list[tuple[Sequence, list[int], list[float]]]) -> list[tuple[str, Completion]]:
+    def _land(self) -> list[tuple[str, Completion]]:
+        """Wait for what is under way."""
+        flight, self._flight = self._flight, Flight.none()
+        return self._postprocess(flight)
+
+    def _postprocess(self, flight: Flight) -> list[tuple[str, Completion]]:
         """Stamp each token with the version that sampled it, and see who is done. What a sequence sampled after its
-        end, in the same burst, is thrown away."""
-        ended = []
-        for sequence, tokens, logprobs in sampled:
+        end is thrown away."""
+        ended, landed = [], flight.landed()
+        self._landed_s = time.monotonic()
+        for sequence, tokens, logprobs in landed:
             new, reason = self._accepted(sequence, tokens)
             sequence.tokens.extend(tokens[:new])
             sequence.logprobs.extend(logprobs[:new])
             sequence.versions.extend([self.version] * new)
-            sequence.computed += new - 1
             self.tokens += new
             if reason:
                 ended.append(self._end(sequence, reason))
+        if self._swapped_s is not None and self.tokens > self._tokens_at_swap:
+            self.first_token_after_update_s = self._landed_s - self._swapped_s
+            self._swapped_s = None
         return ended
 
     def _accepted(self, sequence: Sequence, tokens: list[int]) -> tuple[int, FinishReason | None]:
@@ -171,14 +184,15 @@ class EmbeddedEngine:
         tail = self._detokenise(tokens[-(max(map(len, stop)) + 4) :])
         return any(text in tail for text in stop)
 
-    def stage(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """The tensors on the engine's device: what takes time, done before the swap, beside the steps. Any thread."""
+    def stage(self, fetch: Callable[[], Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
+        """What `fetch` gives, on the engine's device: what takes time, done before the swap and beside the steps, on a
+        stream of its own. Any thread."""
         weight = self._decoder.embed.weight
         if not weight.is_cuda:
-            return tensors
+            return fetch()
         aside = torch.cuda.Stream()
         with torch.cuda.stream(aside):
-            staged = {name: tensor.to(weight.device, weight.dtype) for name, tensor in tensors.items()}
+            staged = {name: tensor.to(weight.device, weight.dtype) for name, tensor in fetch().items()}
         aside.synchronize()
         return staged
 
@@ -190,7 +204,8 @@ class EmbeddedEngine:
         if parameters.keys() != tensors.keys():
             odd = sorted(parameters.keys() ^ tensors.keys())
             raise EngineError(f"version {version} is not of this model: {len(odd)} tensors differ, such as {odd[0]}")
-        started_s = self._last_step_end_s if self.has_work else time.monotonic()
+        self._ended += self._land()
+        started_s = self._landed_s
         with torch.no_grad():
             torch._foreach_copy_([p.data for p in parameters.values()], [tensors[name] for name in parameters])
         if self._decoder.embed.weight.is_cuda:

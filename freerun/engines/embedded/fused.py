@@ -3,8 +3,10 @@
 `models/decoder.py` is what it must equal, to rounding; a test holds it to that.
 """
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -15,19 +17,24 @@ from freerun.models.decoder import Decoder, Layer
 from freerun.models.shape import Shape
 
 
+def to_device(values: Sequence[Any] | np.ndarray, dtype: torch.dtype = torch.int32) -> Tensor:
+    """Through pinned memory: a copy from pageable memory would wait for all that the device is doing."""
+    return torch.as_tensor(values, dtype=dtype).pin_memory().to("cuda", non_blocking=True)
+
+
 class DeviceCache:
     """Keys and values in device memory, head-major within a block, so that a block of one head is contiguous."""
 
     def __init__(self, shape: Shape, blocks: int, block_tokens: int, dtype: torch.dtype) -> None:
         size = (shape.layers, blocks, shape.kv_heads, block_tokens, shape.head_dim)
-        self.block_tokens = block_tokens
+        self.shape, self.block_tokens = shape, block_tokens
         self.keys = torch.zeros(size, dtype=dtype, device="cuda")
         self.values = torch.zeros(size, dtype=dtype, device="cuda")
 
     def copy(self, copies: list[tuple[int, int]]) -> None:
         """Whole blocks, in every layer."""
         if copies:
-            sources, targets = torch.tensor(copies, device="cuda").T
+            sources, targets = to_device(copies, torch.int64).T
             self.keys[:, targets] = self.keys[:, sources]
             self.values[:, targets] = self.values[:, sources]
 
@@ -38,27 +45,24 @@ class DeviceCache:
 
 
 class DeviceAttention(Protocol):
-    def __call__(self, layer: int, q: Tensor, /) -> Tensor: ...
+    def __call__(self, layer: Layer, qkv: Tensor) -> Tensor:
+        """From each token's projections to what it reads, a row a token; its key and value go to the cache."""
+        ...
 
 
 class FusedDecoder:
-    def __init__(self, decoder: Decoder, cache: DeviceCache) -> None:
+    def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
-        self._cache = cache
-        self._inv_freq = decoder.inv_freq.float().cuda()
 
-    def forward(
-        self, tokens_T: Tensor, positions_T: Tensor, rows_T: Tensor, tables: Tensor, attend: DeviceAttention
-    ) -> Tensor:
-        """Hidden states, normed. Token t belongs to row rows_T[t] of `tables`. Keys and values go to the cache."""
+    def forward(self, tokens_T: Tensor, attend: DeviceAttention) -> Tensor:
+        """Hidden states, normed."""
         # The residual stream stays in float32: rounding it at every layer is most of what bf16 costs.
         residual = F.embedding(tokens_T, self._decoder.embed.weight).float()
         delta: Tensor | None = None
         for layer in self._decoder.layers:
             assert isinstance(layer, Layer)
             x = add_norm(residual, delta, layer.attention_norm)
-            q = self._rotate_write(layer, layer.qkv(x), positions_T, rows_T, tables)
-            delta = layer.out(attend(layer.index, q).flatten(1))
+            delta = layer.out(attend(layer, layer.qkv(x)))
             x = add_norm(residual, delta, layer.mlp_norm)
             delta = layer.down(silu_mul(layer.gate_up(x)))
         return add_norm(residual, delta, self._decoder.norm)
@@ -69,20 +73,6 @@ class FusedDecoder:
         if hidden.dtype == torch.float32:
             return hidden @ weight.T
         return torch.mm(hidden, weight.T, out_dtype=torch.float32)
-
-    def _rotate_write(self, layer: Layer, qkv: Tensor, positions_T: Tensor, rows_T: Tensor, tables: Tensor) -> Tensor:
-        shape = self._decoder.shape
-        q = torch.empty(len(qkv), shape.heads, shape.head_dim, dtype=qkv.dtype, device=qkv.device)
-        norm = shape.qk_norm
-        kernels.rotate_write_kernel[(len(qkv),)](
-            qkv, q, self._cache.keys[layer.index], self._cache.values[layer.index],
-            layer.q_norm.weight if norm else qkv, layer.k_norm.weight if norm else qkv,
-            self._inv_freq, positions_T, rows_T, tables,
-            shape.norm_eps, tables.stride(0), *self._cache.strides,
-            HEADS=shape.heads, KV_HEADS=shape.kv_heads, D=shape.head_dim, BLOCK=self._cache.block_tokens, NORM=norm,
-            ALL=next_power_of_2(shape.heads + 2 * shape.kv_heads), num_warps=4,
-        )  # fmt: skip
-        return q
 
 
 def add_norm(residual: Tensor, delta: Tensor | None, norm: torch.nn.RMSNorm) -> Tensor:
@@ -106,68 +96,98 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 class DecodeAttention:
     """One new token a row. The context is cut into stretches, as many as the longest row needs."""
 
-    def __init__(self, cache: DeviceCache, kv_heads: int, positions_R: Tensor, tables: Tensor, longest: int) -> None:
-        self._cache, self._kv_heads = cache, kv_heads
-        self._positions, self._tables = positions_R, tables
-        self._split = split_tokens(len(positions_R) * kv_heads)
+    def __init__(self, cache: DeviceCache, inv_freq: Tensor, positions_R: Tensor, tables: Tensor, longest: int) -> None:
+        self._cache, self._positions, self._tables = cache, positions_R, tables
+        self._rotary = rotary(positions_R, inv_freq)
+        programs = len(positions_R) * cache.shape.kv_heads
+        self._split = split_tokens(programs)
         self._splits = -(-longest // self._split)
+        self._arrived = torch.zeros(programs, dtype=torch.int32, device=positions_R.device)
 
-    def __call__(self, layer: int, q_RHD: Tensor) -> Tensor:
-        rows, heads, width = q_RHD.shape
-        splits, out = self._splits, torch.empty_like(q_RHD)
+    def __call__(self, layer: Layer, qkv: Tensor) -> Tensor:
+        shape, rows, splits = self._cache.shape, len(qkv), self._splits
+        heads, kv_heads, width = shape.heads, shape.kv_heads, shape.head_dim
+        out = torch.empty(rows, heads * width, dtype=qkv.dtype, device=qkv.device)
         partial = best = total = out
         if splits > 1:
-            partial = torch.empty(rows * heads * splits, width, dtype=torch.float32, device=q_RHD.device)
-            best = torch.empty(rows * heads * splits, dtype=torch.float32, device=q_RHD.device)
+            partial = torch.empty(rows * heads * splits, width, dtype=torch.float32, device=qkv.device)
+            best = torch.empty(rows * heads * splits, dtype=torch.float32, device=qkv.device)
             total = torch.empty_like(best)
-        group = heads // self._kv_heads
-        tile, stages = (32, 2) if rows * self._kv_heads >= 1024 else (64, 3)  # the fastest of 72 settings on an H200
-        kernels.decode_kernel[(rows, self._kv_heads, splits)](
-            q_RHD, self._cache.keys[layer], self._cache.values[layer], self._positions, self._tables,
-            out, partial, best, total, width**-0.5, self._tables.stride(0), *self._cache.strides,
-            HEADS=heads, KV_HEADS=self._kv_heads, D=width, BLOCK=self._cache.block_tokens, TILE=tile,
-            SPLIT=self._split, SPLITS=splits, M=max(16, next_power_of_2(group)), PRECISION=precision(q_RHD),
-            num_warps=2, num_stages=stages,
+        kernels.decode_kernel[(rows, kv_heads, splits)](
+            qkv, *norm_weights(layer, qkv), *self._rotary,
+            self._cache.keys[layer.index], self._cache.values[layer.index], self._positions, self._tables,
+            out, partial, best, total, self._arrived,
+            shape.norm_eps, width**-0.5, self._tables.stride(0), *self._cache.strides,
+            HEADS=heads, KV_HEADS=kv_heads, D=width, BLOCK=self._cache.block_tokens, NORM=shape.qk_norm,
+            SPLIT=self._split, SPLITS=splits, S=max(2, next_power_of_2(splits)),
+            M=max(16, next_power_of_2(heads // kv_heads)), PRECISION=precision(qkv), **tiling(rows * kv_heads),
         )  # fmt: skip
-        if splits > 1:
-            kernels.combine_kernel[(rows, heads)](
-                partial, best, total, self._positions, out,
-                HEADS=heads, D=width, SPLIT=self._split, SPLITS=splits, S=max(2, next_power_of_2(splits)), num_warps=2,
-            )  # fmt: skip
         return out
+
+
+def rotary(positions_T: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of each token's angles, once for all layers."""
+    angles = positions_T[:, None].float() * inv_freq
+    return angles.cos(), angles.sin()
+
+
+def norm_weights(layer: Layer, instead: Tensor) -> tuple[Tensor, Tensor]:
+    """Of queries and keys, in families that norm them."""
+    if isinstance(layer.q_norm, torch.nn.RMSNorm) and isinstance(layer.k_norm, torch.nn.RMSNorm):
+        return layer.q_norm.weight, layer.k_norm.weight
+    return instead, instead
 
 
 def split_tokens(programs: int) -> int:
     """Tokens of context for one program: few enough that the GPU is full, and that a long row does not come last."""
-    return 1024 if programs >= 256 else 512 if programs >= 64 else 256
+    return 128 if programs < 128 else 256 if programs < 256 else 512 if 1024 <= programs < 2048 else 1024
+
+
+def tiling(programs: int) -> dict[str, int]:
+    """Of the decode kernel, for so many rows times key/value heads: the fastest of 40 settings on an H200."""
+    if programs >= 4096:
+        return {"TILE": 64, "num_stages": 2, "num_warps": 4}
+    if programs >= 1024:
+        return {"TILE": 32, "num_stages": 4, "num_warps": 1}
+    return {"TILE": 64, "num_stages": 2, "num_warps": 2}
 
 
 class PrefillAttention:
-    """Many new tokens a row, each looking at its row's cache up to itself."""
+    """Many new tokens a row, from positions starts[row] on, each looking at its row's cache up to itself."""
 
     M, TILE = 128, 64
 
-    def __init__(self, cache: DeviceCache, shape: Shape, starts: list[int], counts: list[int], tables: Tensor) -> None:
-        self._cache, self._kv_heads, self._tables = cache, shape.kv_heads, tables
-        queries = self.M // (shape.heads // shape.kv_heads)
-        tiles = [(row, first) for row, count in enumerate(counts) for first in range(0, count, queries)]
-        firsts = _before(counts)
+    def __init__(
+        self, cache: DeviceCache, inv_freq: Tensor, starts: list[int], counts: list[int], tables: Tensor
+    ) -> None:
+        self._cache, self._tables = cache, tables
+        queries = self.M // (cache.shape.heads // cache.shape.kv_heads)
+        tiles = np.array([(row, first) for row, count in enumerate(counts) for first in range(0, count, queries)])
+        firsts = np.cumsum([0, *counts[:-1]])
+        rows = np.repeat(np.arange(len(counts)), counts)
+        positions = np.arange(len(rows)) - firsts[rows] + np.array(starts)[rows]
+        self._rows, self._positions = to_device(rows), to_device(positions)
+        self._rotary = rotary(self._positions, inv_freq)
+        self._tile_rows, self._tile_starts = to_device(tiles[:, 0]), to_device(tiles[:, 1])
+        self._first, self._start, self._count = to_device(firsts), to_device(starts), to_device(counts)
 
-        def device(values: list[int]) -> Tensor:
-            return torch.tensor(values, dtype=torch.int32, device="cuda")
-
-        self._tile_rows, self._tile_starts = device([row for row, _ in tiles]), device([first for _, first in tiles])
-        self._first, self._start, self._count = device(firsts), device(starts), device(counts)
-
-    def __call__(self, layer: int, q_THD: Tensor) -> Tensor:
-        _, heads, width = q_THD.shape
-        out = torch.empty_like(q_THD)
-        kernels.prefill_kernel[(len(self._tile_rows), self._kv_heads)](
-            q_THD, self._cache.keys[layer], self._cache.values[layer], self._tables,
+    def __call__(self, layer: Layer, qkv: Tensor) -> Tensor:
+        shape, keys, values = self._cache.shape, self._cache.keys[layer.index], self._cache.values[layer.index]
+        heads, kv_heads, width = shape.heads, shape.kv_heads, shape.head_dim
+        q = torch.empty(len(qkv), heads * width, dtype=qkv.dtype, device=qkv.device)
+        kernels.rotate_write_kernel[(len(qkv),)](
+            qkv, q, keys, values, *norm_weights(layer, qkv), *self._rotary, self._positions, self._rows, self._tables,
+            shape.norm_eps, self._tables.stride(0), *self._cache.strides,
+            HEADS=heads, KV_HEADS=kv_heads, D=width, BLOCK=self._cache.block_tokens, NORM=shape.qk_norm,
+            ALL=next_power_of_2(heads + 2 * kv_heads), num_warps=4,
+        )  # fmt: skip
+        out = torch.empty_like(q)
+        kernels.prefill_kernel[(len(self._tile_rows), kv_heads)](
+            q, keys, values, self._tables,
             self._tile_rows, self._tile_starts, self._first, self._start, self._count, out,
             width**-0.5, self._tables.stride(0), *self._cache.strides,
-            HEADS=heads, KV_HEADS=self._kv_heads, D=width, BLOCK=self._cache.block_tokens, TILE=self.TILE, M=self.M,
-            PRECISION=precision(q_THD), num_warps=8, num_stages=2,
+            HEADS=heads, KV_HEADS=kv_heads, D=width, BLOCK=self._cache.block_tokens, TILE=self.TILE, M=self.M,
+            PRECISION=precision(qkv), num_warps=8, num_stages=2,
         )  # fmt: skip
         return out
 
@@ -175,11 +195,3 @@ class PrefillAttention:
 def precision(x: Tensor) -> str:
     """Float32 is multiplied as float32, not in the matrix units' shorter form."""
     return "ieee" if x.dtype == torch.float32 else "tf32"
-
-
-def _before(counts: list[int]) -> list[int]:
-    """How many come before each."""
-    sums = [0]
-    for count in counts:
-        sums.append(sums[-1] + count)
-    return sums[:-1]

@@ -2,12 +2,11 @@
 
 Decoding goes in bursts: one CUDA graph holds a whole step (forward pass, sampling, the next step's input), and is
 replayed several times before the host looks at the results. All that is needed per token lives on the device; a
-sequence that ends within a burst runs on to its end, and what it sampled after its own end is thrown away. Prompts, and
-answers being rebuilt after new weights, go through the same kernels without a graph.
+sequence that ends within a burst runs on, through the next one too, and what it sampled after its own end is thrown
+away. Prompts, and answers being rebuilt after new weights, go through the same kernels without a graph.
 """
 
 import time
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,10 +14,18 @@ from torch import Tensor
 from triton import next_power_of_2
 
 from freerun.engines.embedded import kernels
-from freerun.engines.embedded.fused import DecodeAttention, DeviceCache, FusedDecoder, PrefillAttention, split_tokens
+from freerun.engines.embedded.flight import Flight, Sampled
+from freerun.engines.embedded.fused import (
+    DecodeAttention,
+    DeviceCache,
+    FusedDecoder,
+    PrefillAttention,
+    split_tokens,
+    to_device,
+)
 from freerun.engines.embedded.sampler import truncated
 from freerun.engines.embedded.scheduler import Step
-from freerun.engines.embedded.sequence import Chunk, Sequence
+from freerun.engines.embedded.sequence import UNKNOWN, Chunk, Sequence
 from freerun.models.decoder import Decoder
 
 _TILE, _WIDTH = 16_384, 1_024
@@ -38,7 +45,6 @@ class Slots:
 
         self.tiles = -(-vocabulary // _TILE)
         self.tokens, self.positions, self.counts, self.seeds = ints(rows), ints(rows), ints(rows), ints(rows)
-        self.rows = torch.arange(rows, dtype=torch.int32, device="cuda")
         self.inverse_temperature, self.noise = floats(rows), floats(rows)
         self.tables = ints(rows, blocks)
         self.moment = ints(1)
@@ -63,79 +69,83 @@ class Slots:
 
 
 class GpuRunner:
+    ahead = True
+
     def __init__(self, decoder: Decoder, blocks: int, block_tokens: int, max_running: int, burst: int) -> None:
         shape = decoder.shape
         self._decoder = decoder
         self._idle_block = blocks  # one block more than the scheduler knows of: rows that pad a batch write there
         self.cache = DeviceCache(shape, blocks + 1, block_tokens, decoder.embed.weight.dtype)
-        self._fused = FusedDecoder(decoder, self.cache)
+        self._fused = FusedDecoder(decoder)
         self._batches = batch_sizes(max_running)
         width = -(-(shape.max_positions + burst) // block_tokens)
         self._slots = Slots(self._batches[-1], burst, shape.vocab_size, width)
-        self._read_slots = Slots(self._batches[-1], 1, shape.vocab_size, 1)
         self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle()
+        self._row_of: dict[Sequence, int] = {}
+        """Where the sequences of the last burst were."""
+        self._inv_freq = decoder.inv_freq.float().cuda()
         self.burst = burst
         self.waited_s = 0.0
+        torch._foreach_copy_([self._inv_freq], [self._inv_freq.clone()])  # loads what the first swap would wait for
 
     @torch.inference_mode()
-    def run(self, step: Step) -> list[tuple[Sequence, list[int], list[float]]]:
-        """What each sequence of the step sampled: one token, or a burst's.
-
-        The burst is launched first: it keeps the device busy while the host launches, kernel by kernel, what is to be
-        read. Neither needs the other's results.
-        """
+    def launch(self, step: Step) -> Flight:
+        """The burst first: it keeps the device busy while the host launches, kernel by kernel, what is to be read.
+        Neither needs the other's results."""
         self.cache.copy(step.copies)
-        decoding = [chunk for chunk in step.chunks if chunk.samples and len(chunk.tokens) == 1]
-        reading = [chunk for chunk in step.chunks if not (chunk.samples and len(chunk.tokens) == 1)]
-        steps = self._decode(decoding) if decoding else 0
-        ended = self._read(reading) if reading else []
-        sampled = self._results(self._slots, [chunk.samples for chunk in decoding if chunk.samples], steps)
-        return sampled + self._results(self._read_slots, ended, 1)
+        flight = self._decode([chunk for chunk in step.chunks if chunk.samples])
+        self._read([chunk for chunk in step.chunks if not chunk.samples])
+        return flight
 
-    def _read(self, chunks: list[Chunk]) -> list[Sequence]:
-        """Prompts and rebuilt answers: many tokens a row. Those whose turn it is sample one."""
-        counts = [len(chunk.tokens) for chunk in chunks]
-        tokens = _device([t for chunk in chunks for t in chunk.tokens])
-        positions = _device([p for c in chunks for p in range(c.start, c.end)])
-        rows = _device([row for row, count in enumerate(counts) for _ in range(count)])
+    def _read(self, chunks: list[Chunk]) -> None:
+        """Prompts, and answers being rebuilt: many tokens a row, into the cache."""
+        if not chunks:
+            return
+        tokens = to_device([t for chunk in chunks for t in chunk.tokens])
         tables = self._tables([chunk.table for chunk in chunks])
-        attend = PrefillAttention(self.cache, self._decoder.shape, [c.start for c in chunks], counts, tables)
-        hidden = self._fused.forward(tokens, positions, rows, tables, attend)
-        ends = [(end - 1, chunk.samples) for end, chunk in zip(_ends(counts), chunks, strict=True) if chunk.samples]
-        sequences = [sequence for _, sequence in ends]
-        if sequences:
-            self._load(self._read_slots, sequences, [s.length - 1 for s in sequences], len(sequences))
-            logits = self._fused.logits(hidden[_device([last for last, _ in ends])])
-            self._read_slots.sample(self._restricted(logits, sequences))
-        return sequences
+        starts, counts = [chunk.start for chunk in chunks], [len(chunk.tokens) for chunk in chunks]
+        self._fused.forward(tokens, PrefillAttention(self.cache, self._inv_freq, starts, counts, tables))
 
-    def _decode(self, chunks: list[Chunk]) -> int:
-        """Launch a burst, and return how many steps it has."""
+    def _decode(self, chunks: list[Chunk]) -> Flight:
+        """Launch a burst."""
         sequences = [chunk.samples for chunk in chunks if chunk.samples]
+        if not sequences:
+            self._row_of = {}
+            return Flight.none()
         batch = next(size for size in self._batches if size >= len(chunks))
-        slots = self._slots
-        self._load(slots, sequences, [chunk.start for chunk in chunks], batch)
-        slots.tokens[: len(chunks)] = _device([chunk.tokens[0] for chunk in chunks])
-        tables = self._tables([chunk.table for chunk in chunks])
-        slots.tables[:batch].fill_(self._idle_block)
-        slots.tables[: len(chunks), : tables.shape[1]] = tables
+        self._load(chunks, sequences, batch)
         longest = max(chunk.end for chunk in chunks) + self.burst
         if any(s.request.sampling.top_k or s.request.sampling.top_p < 1 for s in sequences):
             self._decode_once(batch, longest, sequences)
-            return 1
+            return self._flight(sequences, 1)
         graph = self._graph(batch, longest)
         for _ in range(self.burst):
             graph.replay()
-        return self.burst
+        return self._flight(sequences, self.burst)
+
+    def _flight(self, sequences: list[Sequence], steps: int) -> Flight:
+        """The results start for the host when the burst ends, whatever is launched behind it."""
+        self._row_of = {sequence: row for row, sequence in enumerate(sequences)}
+        where = slice(0, steps), slice(0, len(sequences))
+        tokens = self._slots.out_tokens[where].contiguous().to("cpu", non_blocking=True)
+        logprobs = self._slots.out_logprobs[where].contiguous().to("cpu", non_blocking=True)
+        copied = torch.cuda.Event()
+        copied.record()
+
+        def land() -> Sampled:
+            start_s = time.monotonic()
+            copied.synchronize()
+            self.waited_s += time.monotonic() - start_s
+            return tokens.T.tolist(), logprobs.T.tolist()
+
+        return Flight(sequences, steps, land)
 
     def _decode_once(self, batch: int, longest: int, sequences: list[Sequence] | None = None) -> None:
         """One step of all rows, on the device alone. With sequences: as they restrict their sampling."""
         slots = self._slots
-        positions = slots.positions[:batch]
-        attend = DecodeAttention(self.cache, self._decoder.shape.kv_heads, positions, slots.tables, longest)
-        hidden = self._fused.forward(slots.tokens[:batch], positions, slots.rows[:batch], slots.tables, attend)
-        logits = self._fused.logits(hidden)
+        attend = DecodeAttention(self.cache, self._inv_freq, slots.positions[:batch], slots.tables, longest)
+        logits = self._fused.logits(self._fused.forward(slots.tokens[:batch], attend))
         if sequences is not None:
             logits[: len(sequences)] = self._restricted(logits[: len(sequences)], sequences)
         slots.sample(logits)
@@ -166,39 +176,30 @@ class GpuRunner:
             self._graphs[batch, splits] = graph
         return self._graphs[batch, splits]
 
-    def _load(self, slots: Slots, sequences: list[Sequence], positions: list[int], rows: int) -> None:
-        """Put the rows' state in its place; rows beyond the sequences are idle."""
-        how, idle = [sequence.request.sampling for sequence in sequences], [0] * (rows - len(sequences))
-        slots.positions[:rows] = _device(positions + idle)
-        slots.counts[:rows] = _device([len(sequence.tokens) for sequence in sequences] + idle)
-        slots.seeds[:rows] = _device([sequence.key for sequence in sequences] + idle)
-        slots.inverse_temperature[:rows] = _device([1 / (s.temperature or 1.0) for s in how] + idle, torch.float32)
-        slots.noise[:rows] = _device([float(s.temperature > 0) for s in how] + idle, torch.float32)
+    def _load(self, chunks: list[Chunk], sequences: list[Sequence], rows: int) -> None:
+        """Put the rows' state in its place; rows beyond the sequences are idle. Tokens that the host does not know yet
+        are where the burst before left them, in the row that the sequence had there."""
+        slots, how, idle = self._slots, [s.request.sampling for s in sequences], [0] * (rows - len(sequences))
+        known = to_device([chunk.tokens[0] for chunk in chunks])
+        row_before = [self._row_of[s] if s.ahead else 0 for s in sequences]
+        before = slots.tokens[to_device(row_before, torch.int64)]
+        slots.tokens[: len(chunks)] = torch.where(known == UNKNOWN, before, known)
+        slots.positions[:rows] = to_device([chunk.start for chunk in chunks] + idle)
+        slots.counts[:rows] = to_device([sequence.sampled for sequence in sequences] + idle)
+        slots.seeds[:rows] = to_device([sequence.key for sequence in sequences] + idle)
+        slots.inverse_temperature[:rows] = to_device([1 / (s.temperature or 1.0) for s in how] + idle, torch.float32)
+        slots.noise[:rows] = to_device([float(s.temperature > 0) for s in how] + idle, torch.float32)
         slots.moment.zero_()
+        tables = self._tables([chunk.table for chunk in chunks])
+        slots.tables[:rows].fill_(self._idle_block)
+        slots.tables[: len(chunks), : tables.shape[1]] = tables
 
     def _tables(self, tables: list[list[int]]) -> Tensor:
         width = max(len(table) for table in tables)
         padded = np.full((len(tables), width), self._idle_block, dtype=np.int32)
         for row, table in enumerate(tables):
             padded[row, : len(table)] = table
-        return torch.from_numpy(padded).pin_memory().to("cuda", non_blocking=True)
-
-    def _results(
-        self, slots: Slots, sequences: list[Sequence], steps: int
-    ) -> list[tuple[Sequence, list[int], list[float]]]:
-        """Waits for the device."""
-        if not sequences:
-            return []
-        start_s = time.monotonic()
-        tokens = slots.out_tokens[:steps, : len(sequences)].T.tolist()
-        self.waited_s += time.monotonic() - start_s
-        logprobs = slots.out_logprobs[:steps, : len(sequences)].T.tolist()
-        return list(zip(sequences, tokens, logprobs, strict=True))
-
-
-def _device(values: list[Any], dtype: torch.dtype = torch.int32) -> Tensor:
-    """Through pinned memory, so that the host does not wait for what the device is doing."""
-    return torch.tensor(values, dtype=dtype).pin_memory().to("cuda", non_blocking=True)
+        return to_device(padded)
 
 
 def batch_sizes(largest: int) -> list[int]:
@@ -207,11 +208,3 @@ def batch_sizes(largest: int) -> list[int]:
     while (size := size + max(16, next_power_of_2(size) // 8)) < largest:
         sizes.append(size)
     return [*sizes, largest]
-
-
-def _ends(counts: list[int]) -> list[int]:
-    sums, total = [], 0
-    for count in counts:
-        total += count
-        sums.append(total)
-    return sums

@@ -44,7 +44,7 @@ def silu_mul_kernel(gate_up, out, width, WIDTH: tl.constexpr):
 
 @triton.jit
 def rotate_write_kernel(
-    qkv, q_out, keys, values, q_weight, k_weight, inv_freq, positions, rows, tables,
+    qkv, q_out, keys, values, q_weight, k_weight, cosines, sines, positions, rows, tables,
     eps, table_stride, block_stride, head_stride, token_stride,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, NORM: tl.constexpr,
     ALL: tl.constexpr,
@@ -65,8 +65,7 @@ def rotate_write_kernel(
         high = tl.where(is_q, tl.load(q_weight + D // 2 + half), tl.load(k_weight + D // 2 + half)).to(tl.float32)
         a, b = (a * scale * low).to(kind).to(tl.float32), (b * scale * high).to(kind).to(tl.float32)
     position = tl.load(positions + token)
-    angle = position.to(tl.float32) * tl.load(inv_freq + half)
-    cos, sin = tl.cos(angle), tl.sin(angle)
+    cos, sin = tl.load(cosines + token * (D // 2) + half), tl.load(sines + token * (D // 2) + half)
     first = tl.where(is_v, first, (a * cos - b * sin).to(kind))
     second = tl.where(is_v, second, (b * cos + a * sin).to(kind))
     target = q_out + (token * HEADS + head) * D + half
@@ -84,29 +83,67 @@ def rotate_write_kernel(
 
 
 @triton.jit
+def _rotated(head, inside, weight, cos, sin, eps, D: tl.constexpr, NORM: tl.constexpr):
+    """Heads of one token, normed (Qwen3) and rotated. `sin` is negative in the first half of a head."""
+    column = tl.arange(0, D)[None, :]
+    partner = (column + D // 2) % D
+    mine = tl.load(head + column, mask=inside, other=0.0)
+    other = tl.load(head + partner, mask=inside, other=0.0)
+    kind = mine.dtype
+    a, b = mine.to(tl.float32), other.to(tl.float32)
+    if NORM:
+        scale = tl.rsqrt(tl.sum(a * a, 1) / D + eps)[:, None]
+        a = (a * scale * tl.load(weight + column).to(tl.float32)).to(kind).to(tl.float32)
+        b = (b * scale * tl.load(weight + partner).to(tl.float32)).to(kind).to(tl.float32)
+    return (a * cos + b * sin).to(kind)
+
+
+@triton.jit
 def decode_kernel(
-    q, keys, values, positions, tables, out, partial, partial_max, partial_sum,
-    scale, table_stride, block_stride, head_stride, token_stride,
-    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
-    SPLIT: tl.constexpr, SPLITS: tl.constexpr, M: tl.constexpr, PRECISION: tl.constexpr,
+    qkv, q_weight, k_weight, cosines, sines, keys, values, positions, tables,
+    out, partial, partial_max, partial_sum, arrived,
+    eps, scale, table_stride, block_stride, head_stride, token_stride,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, NORM: tl.constexpr,
+    TILE: tl.constexpr, SPLIT: tl.constexpr, SPLITS: tl.constexpr, S: tl.constexpr, M: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One token a row: the query heads of one key/value head together, over one stretch of the context."""
+    """One new token a row, from its projections to what its heads read: norm, rotation, the write to the cache, and
+    attention of the query heads of one key/value head, over one stretch of the context.
+
+    The new token's own key and value are taken from the projections; the program of the stretch they fall into writes
+    them. Of the programs of a row that has several stretches, the last to arrive puts them together.
+    """
     row, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
-    length = tl.load(positions + row) + 1
+    position = tl.load(positions + row)
     start = split * SPLIT
-    if start >= length:
+    if start > position:
         return
-    end = tl.minimum(start + SPLIT, length)
+    end = tl.minimum(start + SPLIT, position)
     GROUP: tl.constexpr = HEADS // KV_HEADS
     group, column, step = tl.arange(0, M), tl.arange(0, D), tl.arange(0, TILE)
     inside = group[:, None] < GROUP
-    heads = row * HEADS + kv_head * GROUP + group
-    queries = tl.load(q + heads[:, None] * D + column[None, :], mask=inside, other=0.0)
+    half = row * (D // 2) + column[None, :] % (D // 2)
+    cos, sin = tl.load(cosines + half), tl.load(sines + half)
+    sin = tl.where(column[None, :] < D // 2, -sin, sin)
+    projections = qkv + row * ((HEADS + 2 * KV_HEADS) * D)
+    wanted = kv_head * GROUP + group
+    queries = _rotated(projections + wanted[:, None] * D, inside, q_weight, cos, sin, eps, D, NORM)
+    table = tables + row * table_stride
+    base = kv_head * head_stride
     best = tl.full([M], -float("inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
     read = tl.zeros([M, D], tl.float32)
-    table = tables + row * table_stride
-    base = kv_head * head_stride
+    if start + SPLIT > position:
+        whole = column[None, :] < D
+        k_new = _rotated(projections + (HEADS + kv_head) * D, whole, k_weight, cos, sin, eps, D, NORM)
+        v_new = tl.load(projections + (HEADS + KV_HEADS + kv_head) * D + column[None, :])
+        block = tl.load(table + position // BLOCK).to(tl.int64)
+        place = base + block * block_stride + (position % BLOCK) * token_stride + column[None, :]
+        tl.store(keys + place, k_new)
+        tl.store(values + place, v_new)
+        best = tl.sum(queries.to(tl.float32) * k_new.to(tl.float32), 1) * (scale * LOG2_E)
+        total = tl.full([M], 1.0, tl.float32)
+        read += v_new.to(tl.float32)
     for n in range(start, end, TILE):
         token = n + step
         seen = token < end
@@ -126,35 +163,34 @@ def decode_kernel(
         read = read * shrink[:, None] + tl.dot(weight.to(v.dtype), v, input_precision=PRECISION)
         total = total * shrink + tl.sum(weight, 1)
         best = higher
-    if SPLITS == 1 or length <= SPLIT:
+    heads = row * HEADS + wanted
+    used = position // SPLIT + 1
+    if SPLITS == 1 or used == 1:
         result = (read / total[:, None]).to(out.dtype.element_ty)
         tl.store(out + heads[:, None] * D + column[None, :], result, mask=inside)
     else:
-        place = heads * SPLITS + split
-        tl.store(partial + place[:, None] * D + column[None, :], read, mask=inside)
-        tl.store(partial_max + place, best, mask=group < GROUP)
-        tl.store(partial_sum + place, total, mask=group < GROUP)
-
-
-@triton.jit
-def combine_kernel(
-    partial, partial_max, partial_sum, positions, out,
-    HEADS: tl.constexpr, D: tl.constexpr, SPLIT: tl.constexpr, SPLITS: tl.constexpr, S: tl.constexpr,
-):  # fmt: skip
-    """Put the stretches of one head of one row together."""
-    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    used = (tl.load(positions + row) + SPLIT) // SPLIT
-    if used == 1:
-        return  # it is in its place already
-    split, column = tl.arange(0, S), tl.arange(0, D)
-    inside = split < used
-    place = (row * HEADS + head) * SPLITS + split
-    best = tl.load(partial_max + place, mask=inside, other=-float("inf"))
-    weight = tl.exp2(best - tl.max(best, 0))
-    total = tl.sum(tl.load(partial_sum + place, mask=inside, other=0.0) * weight, 0)
-    reads = tl.load(partial + place[:, None] * D + column[None, :], mask=inside[:, None], other=0.0)
-    read = tl.sum(reads * weight[:, None], 0) / total
-    tl.store(out + (row * HEADS + head) * D + column, read.to(out.dtype.element_ty))
+        mine = heads * SPLITS + split
+        tl.store(partial + mine[:, None] * D + column[None, :], read, mask=inside)
+        tl.store(partial_max + mine, best, mask=group < GROUP)
+        tl.store(partial_sum + mine, total, mask=group < GROUP)
+        tl.debug_barrier()  # all of this program's stores, before it says that it has arrived
+        if tl.atomic_add(arrived + row * KV_HEADS + kv_head, 1) == used - 1:
+            tl.store(arrived + row * KV_HEADS + kv_head, 0)
+            stretch = tl.arange(0, S)
+            there = stretch < used
+            for g in tl.static_range(GROUP):
+                head = row * HEADS + kv_head * GROUP + g
+                all_of_it = head * SPLITS + stretch
+                # .cg: what other processors wrote during this kernel is in L2; L1 may hold something older
+                tops = tl.load(partial_max + all_of_it, mask=there, other=-float("inf"), cache_modifier=".cg")
+                sums = tl.load(partial_sum + all_of_it, mask=there, other=0.0, cache_modifier=".cg")
+                reads = tl.load(
+                    partial + all_of_it[:, None] * D + column[None, :], mask=there[:, None], other=0.0,
+                    cache_modifier=".cg",
+                )  # fmt: skip
+                share = tl.exp2(tops - tl.max(tops, 0))
+                result = tl.sum(reads * share[:, None], 0) / tl.sum(sums * share, 0)
+                tl.store(out + head * D + column, result.to(out.dtype.element_ty))
 
 
 @triton.jit

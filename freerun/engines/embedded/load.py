@@ -16,4 +16,4 @@ def load_for_engine(folder: Path, config: EngineConfig) -> Decoder:
         raise ConfigError("engine.device=cuda, but torch sees no GPU; set engine.device=auto, or see `freerun doctor`")
     device = "cuda" if there and config.device != "cpu" else "cpu"
     natural = "bfloat16" if device == "cuda" else "float32"
-    return load_decoder(folder, getattr(torch, natural if config.dtype == "auto" else config.dtype)).to(device)
+    return load_decoder(folder, getattr(torch, natural if config.dtype == "auto" else config.dtype), device)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from freerun.core import EngineError, FinishReason, Version
 from freerun.engines.embedded.blocks import Blocks
-from freerun.engines.embedded.sequence import Chunk, Request, Sequence
+from freerun.engines.embedded.sequence import UNKNOWN, Chunk, Request, Sequence
 
 
 @dataclass(slots=True)
@@ -25,10 +25,12 @@ class Step:
 
 
 class Scheduler:
-    def __init__(self, blocks: Blocks, max_running: int, step_tokens: int, burst: int = 1) -> None:
-        """A running sequence may sample up to `burst` tokens in a step, and gets blocks for as many."""
+    def __init__(self, blocks: Blocks, max_running: int, step_tokens: int, burst: int = 1, ahead: bool = False) -> None:
+        """A running sequence may sample up to `burst` tokens in a step, and gets blocks for as many. With `ahead`, a
+        step is scheduled while the one before is under way, and a sequence reads and samples in different steps."""
         self._blocks = blocks
         self._burst = burst
+        self._ahead = ahead
         self._max_running = max_running
         self._step_tokens = step_tokens
         self.running: dict[Sequence, None] = {}
@@ -66,6 +68,8 @@ class Scheduler:
         budget = self._step_tokens
         preemptions = self.preemptions
         for sequence in list(self.running):
+            if sequence.sampled >= sequence.request.sampling.max_new_tokens:
+                continue  # its last tokens are under way
             if budget and sequence in self.running:  # an older one may just have preempted it
                 budget -= self._advance(sequence, budget, step)
         while budget and self.preemptions == preemptions and self._can_start():
@@ -94,9 +98,11 @@ class Scheduler:
             return 0
         start, length = sequence.computed, sequence.length
         end = min(length, start + budget)
+        if self._ahead and start < length - 1:
+            end = min(end, length - 1)
         if not self._grow(sequence, end + self._burst - 1 if end == length else end):
             return 0
-        new = sequence.tokens[-1:] if start == length - 1 and sequence.tokens else sequence.slice(start, end)
+        new = [UNKNOWN] if sequence.ahead else sequence.slice(start, end)
         step.chunks.append(Chunk(new, start, sequence.table, sequence if end == length else None))
         sequence.computed = end
         return end - start
@@ -168,8 +174,11 @@ class Scheduler:
         """Give its blocks back; and its prompt's, when nobody else is using them."""
         request = sequence.request
         del self.running[sequence]
-        if sequence.computed > request.prefix:
-            self._remember(request, sequence.slice(0, sequence.computed), sequence.table)
+        sequence.ahead = 0
+        sequence.epoch += 1
+        filled = min(sequence.computed, sequence.length - 1)
+        if filled > request.prefix:
+            self._remember(request, sequence.slice(0, filled), sequence.table)
         self._blocks.give_back(sequence.blocks)
         sequence.table = []
         sequence.computed = 0

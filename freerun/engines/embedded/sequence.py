@@ -63,6 +63,10 @@ class Sequence:
     """The prompt's full blocks and its own: where each of its positions lies."""
     computed: int = 0
     """Tokens (prompt included) whose cache is filled. 0: it has not joined its prompt's cache yet."""
+    ahead: int = 0
+    """Tokens being sampled by a step that is under way: they count, but are not known yet."""
+    epoch: int = 0
+    """Rises when it gives way: what is still under way for it then is not wanted any more."""
     finish: FinishReason | None = None
     key: int = field(init=False)
     """31 bits of its own, from the request's seed and its index: what its sampling depends on, on a GPU."""
@@ -72,7 +76,12 @@ class Sequence:
 
     @property
     def length(self) -> int:
-        return len(self.request.prompt) + len(self.tokens)
+        return len(self.request.prompt) + len(self.tokens) + self.ahead
+
+    @property
+    def sampled(self) -> int:
+        """How many tokens it has, those under way included."""
+        return len(self.tokens) + self.ahead
 
     @property
     def most_tokens(self) -> int:
@@ -82,7 +91,13 @@ class Sequence:
     def slice(self, start: int, end: int) -> list[int]:
         """Its tokens from position start to end, the prompt's included."""
         given = len(self.request.prompt)
-        return self.request.prompt[start:end] + self.tokens[max(start - given, 0) : max(end - given, 0)]
+        if start >= given:
+            return self.tokens[start - given : end - given]
+        return self.request.prompt[start:end] + self.tokens[: max(end - given, 0)]
+
+
+UNKNOWN = -1
+"""A token that the step before is still sampling."""
 
 
 @dataclass(slots=True)

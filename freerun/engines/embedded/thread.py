@@ -78,7 +78,7 @@ class EngineThread:
 
     async def update_weights(self, handle: WeightsHandle, subscriber: Subscriber) -> UpdateReport:
         """Fetch first, up to the engine's device, while generation goes on; only the swap is between two steps."""
-        tensors = await asyncio.to_thread(lambda: self._engine.stage(subscriber.fetch(handle)))
+        tensors = await asyncio.to_thread(lambda: self._engine.stage(lambda: subscriber.fetch(handle)))
 
         def swap() -> UpdateReport:
             self._end_span()

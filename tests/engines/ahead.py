@@ -1,0 +1,45 @@
+"""A CPU runner that behaves as the GPU's: bursts of tokens, launched before the last burst has been looked at."""
+
+import torch
+
+from freerun.engines.embedded.cache import PagedAttention
+from freerun.engines.embedded.cpu import CpuRunner
+from freerun.engines.embedded.flight import Flight
+from freerun.engines.embedded.sampler import sample, uniform
+from freerun.engines.embedded.scheduler import Step
+from freerun.engines.embedded.sequence import UNKNOWN, Chunk, Sequence
+from freerun.models.decoder import Decoder
+
+
+class AheadCpuRunner(CpuRunner):
+    burst = 3
+    ahead = True
+
+    def __init__(self, decoder: Decoder, blocks: int, block_tokens: int) -> None:
+        super().__init__(decoder, blocks, block_tokens)
+        self._last: dict[Sequence, int] = {}
+        """What the sequences of the last burst sampled last: the host has not seen it when the next burst starts."""
+
+    @torch.inference_mode()
+    def launch(self, step: Step) -> Flight:
+        reading = [chunk for chunk in step.chunks if not chunk.samples]
+        decoding = [(chunk, chunk.samples) for chunk in step.chunks if chunk.samples]
+        self._cache.copy(step.copies)
+        if reading:
+            super().launch(Step(reading))
+        sequences = [sequence for _, sequence in decoding]
+        assert all(len(chunk.tokens) == 1 for chunk, _ in decoding)
+        tokens = [self._last[s] if c.tokens[0] == UNKNOWN else c.tokens[0] for c, s in decoding]
+        all_tokens: list[list[int]] = [[] for _ in sequences]
+        all_logprobs: list[list[float]] = [[] for _ in sequences]
+        for i in range(self.burst if sequences else 0):
+            chunks = [Chunk([t], c.start + i, c.table) for t, (c, _) in zip(tokens, decoding, strict=True)]
+            positions = torch.tensor([chunk.start for chunk in chunks])
+            hidden = self._decoder(torch.tensor(tokens), positions, PagedAttention(self._cache, chunks))
+            drawn = [uniform(s.request.sampling.seed, s.index, s.sampled + i) for s in sequences]
+            tokens, logprobs = sample(self._decoder.logits(hidden), [s.request.sampling for s in sequences], drawn)
+            for row, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True)):
+                all_tokens[row].append(token)
+                all_logprobs[row].append(logprob)
+        self._last = dict(zip(sequences, tokens, strict=True))
+        return Flight(sequences, self.burst if sequences else 0, lambda: (all_tokens, all_logprobs))
