@@ -32,7 +32,11 @@ HOMES = {
     "reasoning_gym": {"data/gym.py", "rewards/verifiers.py"},
     "math_verify": {"rewards/verifiers.py"},
     "transformers": {"models/tokenizer.py", "models/rival.py"},
-    "triton": {"engines/embedded/kernels.py", "engines/embedded/fused.py", "engines/embedded/gpu.py"},
+    "triton": {
+        *("engines/embedded/kernels.py", "engines/embedded/fused.py", "engines/embedded/gpu.py"),
+        "train/kernels.py",
+    },
+    "peft": {"train/lora.py"},
     "fastapi": {
         *("engines/embedded/server.py", "engines/embedded/replies.py", "engines/embedded/routes.py"),
         "engines/embedded/openai/routes.py",

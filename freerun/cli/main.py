@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
@@ -40,16 +40,40 @@ def train(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check it all, print the plan, start nothing.")] = False,
 ) -> None:
     """Train a policy by reinforcement learning, generating and learning at the same time."""
-    from freerun.launch import local
     from freerun.launch.plan import describe
     from freerun.launch.prepare import prepare
+    from freerun.launch.start import Start, create_folder
 
     prepared = prepare(*_load(file, overrides))
     if dry_run:
         print(describe(prepared.config, prepared.shape, len(prepared.tasks)))
         return
-    outcome = run_to_end(local.train(prepared))
-    print(f"done: {len(outcome.steps)} steps; look at {outcome.folder.report}")
+    _train(prepared, Start(create_folder(prepared)))
+
+
+@app.command()
+def resume(
+    folder: Annotated[Path, typer.Argument(help="The run's folder.", show_default=False, metavar="RUN_FOLDER")],
+    overrides: Overrides = None,
+) -> None:
+    """Go on with a run that was stopped, killed, or should do more steps, from its newest checkpoint."""
+    from freerun.launch.resume import resume
+
+    _train(*resume(folder, overrides or []))
+
+
+@app.command()
+def export(
+    source: Annotated[
+        Path,
+        typer.Argument(help="A checkpoint, or a run's folder: then its newest.", show_default=False, metavar="FROM"),
+    ],
+    out: Annotated[Path, typer.Argument(help="The new folder.", show_default=False, metavar="OUT_FOLDER")],
+) -> None:
+    """Write a checkpoint as an ordinary Hugging Face model folder."""
+    from freerun.launch.export import export
+
+    print(f"done: {export(source, out)} is in {out}")
 
 
 @app.command()
@@ -176,13 +200,21 @@ def bench_engine(
     bench.show(model, dtype, job, bench.bench_engine(model, job, dtype, burst, against), json_only)
 
 
+def _train(prepared: Any, start: Any) -> None:
+    from freerun.launch import local
+    from freerun.launch.resume import how_to_go_on
+
+    outcome = run_to_end(local.train(prepared, start=start), lambda: how_to_go_on(start.folder))
+    print(f"done: {len(outcome.steps)} steps; look at {outcome.folder.report}")
+
+
 def _load(file: Path, overrides: list[str] | None) -> tuple[Any, Any]:
     from freerun.config.load import load_config
 
     return load_config(file, overrides or [])
 
 
-def run_to_end(work: Coroutine[Any, Any, T]) -> T:
+def run_to_end(work: Coroutine[Any, Any, T], last_words: Callable[[], str] | None = None) -> T:
     """Run it. Ctrl-C and SIGTERM cancel it, and everything it started ends with it, in seconds."""
     received: list[signal.Signals] = []
 
@@ -203,7 +235,8 @@ def run_to_end(work: Coroutine[Any, Any, T]) -> T:
     except asyncio.CancelledError:
         if not received:
             raise
-        print("stopped; what was done so far is in the run's folder", file=sys.stderr)
+        said = last_words() if last_words else "stopped; what was done so far is in the run's folder"
+        print(said, file=sys.stderr)
         raise typer.Exit(128 + received[0]) from None
 
 

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from freerun.config.tree import RunConfig
+from freerun.config.tree import RunConfig, implied
 from freerun.core import ConfigError
 
 Origins = dict[str, str]
@@ -24,6 +24,9 @@ def load_config(file: Path | None, overrides: Sequence[str] = ()) -> tuple[RunCo
     for override in overrides:
         _merge(values, _parse(override), origins, "command line")
     _refuse_unknown(values, RunConfig)
+    for key, value in implied(values).items():
+        if key not in origins:
+            _merge(values, _nested(key, value), origins, "train.objective")
     try:
         return RunConfig.model_validate(values), origins
     except ValidationError as error:
@@ -48,9 +51,13 @@ def _parse(override: str) -> dict[str, Any]:
         raise ConfigError(f"{override!r} is not KEY=VALUE, such as train.lr=3e-4")
     number = _number(text)
     value: Any = yaml.safe_load(text) if number is None else number
-    for part in reversed(key.split(".")):
-        value = {part: value}
-    return value if isinstance(value, dict) else {}
+    return _nested(key, value)
+
+
+def _nested(key: str, value: Any) -> dict[str, Any]:
+    """{"a": {"b": value}} for a.b."""
+    first, _, rest = key.partition(".")
+    return {first: _nested(rest, value) if rest else value}
 
 
 def _number(text: str) -> float | None:

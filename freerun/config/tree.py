@@ -18,6 +18,14 @@ def section(kind: type[Section], help: str) -> Any:
     return knob(kind(), help)
 
 
+def implied(values: dict[str, Any]) -> dict[str, Any]:
+    """What the objective asks of other rooms, by key: DAPO's dynamic sampling, and its penalty for long answers."""
+    if values.get("train", {}).get("objective") != "dapo":
+        return {}
+    longest = values.get("rollout", {}).get("max_new_tokens", RolloutConfig().max_new_tokens)
+    return {"control.drop_no_signal": True, "train.overlong_tokens": int(longest) // 5}
+
+
 class RunConfig(Section):
     name: str = knob("run", "The run's folder is RUNS/NAME.", pattern=r"^[A-Za-z0-9._-]+$")
     runs: str = knob("runs", "The folder that holds the folders of runs.")
@@ -39,10 +47,10 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _no_contradictions(self) -> "RunConfig":
-        if self.rollout.group_size == 1 and self.train.advantages != "batch":
+        if self.rollout.group_size == 1 and self.train.compares_within_groups:
             raise ValueError(
-                f"rollout.group_size is 1, so train.advantages={self.train.advantages} compares each answer with "
-                "itself and nothing is learned; raise rollout.group_size, or set train.advantages=batch"
+                "rollout.group_size is 1, so each answer is compared with itself and nothing is learned; raise "
+                "rollout.group_size, or set train.advantages=batch"
             )
         if self.rollout.group_size == 1 and self.control.drop_no_signal:
             raise ValueError("control.drop_no_signal drops every group of one; raise rollout.group_size, or unset it")

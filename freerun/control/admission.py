@@ -8,6 +8,9 @@ where N_r counts the samples submitted so far, that one included. A group that i
 N_r counts what was or will be trained: otherwise every drop would starve the trainer a little more, until it stops.
 Nothing is admitted that the run, with its number of steps, would never train on.
 
+A run that goes on at version i has trained i batches, and nothing else is submitted: N_r is i · B again, whatever was
+running when it was cut off and whatever size its batches had before.
+
 Consumes `release` and `advance`; produces tickets; waits for room under the formula; is unblocked by a step's end
 (the version rises) or a drop.
 """
@@ -29,15 +32,17 @@ class Ticket:
 
 
 class Admission:
-    def __init__(self, batch_samples: int, max_staleness: int, total_samples: int) -> None:
+    def __init__(
+        self, batch_samples: int, max_staleness: int, total_samples: int, version: Version = 0, next_group: int = 0
+    ) -> None:
         self._batch_samples = batch_samples
         self._max_staleness = max_staleness
         self._total_samples = total_samples
         self._room = asyncio.Event()
         self._out: dict[int, Ticket] = {}
-        self._next_group = 0
-        self.version: Version = 0
-        self.submitted = 0
+        self.next_group = next_group
+        self.version = version
+        self.submitted = version * batch_samples
         """N_r: samples submitted and not dropped."""
 
     @property
@@ -58,8 +63,8 @@ class Admission:
         while not self.admits(samples):
             self._room.clear()
             await self._room.wait()
-        ticket = Ticket(self._next_group, samples, self.version)
-        self._next_group += 1
+        ticket = Ticket(self.next_group, samples, self.version)
+        self.next_group += 1
         self.submitted += samples
         self._out[ticket.group] = ticket
         return ticket

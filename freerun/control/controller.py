@@ -4,7 +4,7 @@ There is one loop: synchronous training is `max_staleness: 0`, and conversations
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -12,9 +12,11 @@ from freerun.control.admission import Admission, Ticket
 from freerun.control.bound import Selection
 from freerun.control.buffer import Buffer
 from freerun.control.config import ControlConfig
+from freerun.control.dealer import Dealer
 from freerun.control.ledger import Ledger
 from freerun.control.observer import Observer
-from freerun.control.waiting import background, patiently, together
+from freerun.control.state import ControlState
+from freerun.control.waiting import background, patiently, together, unbroken
 from freerun.core import Batch, EngineError, FreerunError, Group, Released, Sample, Task, Version
 from freerun.core.nouns import NOT_SAMPLED
 from freerun.engines.base import Client, Engine, Load, UpdateReport
@@ -25,6 +27,9 @@ from freerun.weights.base import WeightsHandle
 
 T = TypeVar("T")
 
+_LAST_STEP_S = 1.0
+"""How long an interrupted run may take to finish the step it is in, so that what it saves belongs together."""
+
 
 @dataclass
 class Run:
@@ -33,7 +38,7 @@ class Run:
     config: ControlConfig
     group_size: int
     seed: int
-    tasks: Iterator[Task]
+    tasks: Dealer
     rollout: Rollout
     judge: Judge
     engines: list[Engine]
@@ -41,7 +46,11 @@ class Run:
     ledger: Ledger
     observer: Observer
     on_publish: list[Callable[[WeightsHandle], Awaitable[None]]] = field(default_factory=list)
-    """Called with each published version, before the next step: evaluation and checkpoints hang here."""
+    """Called with each published version, before the next step: evaluation hangs here."""
+    on_settle: list[Callable[[ControlState], Awaitable[None]]] = field(default_factory=list)
+    """Called after each step with what is needed to go on from it: checkpoints hang here."""
+    begins: ControlState = field(default_factory=ControlState)
+    """Where the run begins; `tasks` and `ledger` begin there too."""
     max_running: int = 10**9
     """Samples the engines can run at once. Admitting more would only let them grow old in a queue."""
     admission: Admission = field(init=False)
@@ -51,12 +60,26 @@ class Run:
 
     def __post_init__(self) -> None:
         batch_samples = self.config.groups_per_step * self.group_size
-        self.admission = Admission(batch_samples, self.config.max_staleness, batch_samples * self.config.steps)
+        self.admission = Admission(
+            batch_samples,
+            self.config.max_staleness,
+            batch_samples * self.config.steps,
+            self.begins.version,
+            self.begins.next_group,
+        )
         self.buffer = Buffer(self.config.bound())
 
     @property
     def version(self) -> Version:
         return self.admission.version
+
+    @property
+    def state(self) -> ControlState:
+        """What is needed to go on from here. Between two steps only: a batch that is being trained on is owed."""
+        tasks = self.tasks
+        return ControlState(
+            self.version, self.admission.next_group, tasks.position, tasks.owed, tasks.fingerprint, self.ledger.tally
+        )
 
     @property
     def max_load(self) -> int:
@@ -73,14 +96,11 @@ async def train(run: Run) -> None:
     """
     try:
         async with background(produce(run)):
-            for step in range(run.config.steps):
+            for step in range(run.version, run.config.steps):
                 batch, masked_tokens = await next_batch(run, step)
                 if not batch.groups:
                     break
-                result = await waiting(run, "trainer", f"learns from batch {step}", run.trainer.step(batch))
-                updates = await waiting(run, "weights", f"version {result.version} to the engines", publish(run))
-                settle(run, batch, result.version)
-                run.observer.stepped(batch, masked_tokens, result, updates)
+                await unbroken(learn(run, batch, masked_tokens), _LAST_STEP_S)
     finally:
         for group in run.admission.outstanding:
             drop(run, group, Released.RUN_ENDED)
@@ -97,6 +117,7 @@ async def produce(run: Run) -> None:
             await run.load.at_most(run.max_load - run.group_size)
             await run.buffer.room(run.config.groups_per_step)
             ticket = await run.admission.acquire(run.group_size)
+            run.tasks.dealt(ticket.group)
             run.ledger.admitted(ticket.group, task.id, ticket.samples, ticket.version)
             run.buffer.expect(ticket.group, ticket.version)
             run.load.add(run.group_size)
@@ -164,6 +185,22 @@ def assert_bound(run: Run, selection: Selection) -> None:
                 raise FreerunError(f"group {group.id} holds a token older than max_staleness allows: this is a bug")
 
 
+async def learn(run: Run, batch: Batch, masked_tokens: int) -> None:
+    """One step: learn from the batch, hand the new version to the engines, settle what was used up.
+
+    Nothing is admitted between settling and taking the state, so the state is the version's own.
+    """
+    result = await waiting(run, "trainer", f"learns from batch {batch.version}", run.trainer.step(batch))
+    updates = await waiting(run, "weights", f"version {result.version} to the engines", publish(run))
+    settle(run, batch, result.version)
+    run.observer.stepped(batch, masked_tokens, result, updates)
+    for warning in result.warnings:
+        run.observer.note(warning)
+    state = run.state
+    for hook in run.on_settle:
+        await hook(state)
+
+
 async def publish(run: Run) -> list[UpdateReport]:
     """Trainer to engines: the present version, complete, between two steps of each engine."""
     handle = await run.trainer.publish()
@@ -177,6 +214,7 @@ def settle(run: Run, batch: Batch, version: Version) -> None:
     """The step is done and its version is with the engines: its groups are used up, and there is room for others."""
     for group in batch.groups:
         run.admission.release(group.id, Released.TRAINED)
+        run.tasks.done(group.id)
         run.ledger.trained(group.id, batch.version)
     run.admission.advance(version)
 
@@ -195,6 +233,7 @@ def discard(run: Run, group: int, reason: Released) -> None:
 
 def drop(run: Run, group: int, reason: Released) -> None:
     run.admission.release(group, reason)
+    run.tasks.done(group)
     run.ledger.dropped(group, reason, run.version)
 
 

@@ -1,6 +1,7 @@
 """Everything the controller decides passes through the ledger: one entry a decision, in the order they were made.
 
-This one is kept in memory. A durable one has the same four methods, and the loop does not change for it.
+This one is kept in memory; what a checkpoint keeps of it is the tally. A durable one has the same methods, and the loop
+does not change for it.
 """
 
 from collections import Counter
@@ -8,6 +9,16 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from freerun.core import Group, Released, Version
+
+
+@dataclass(slots=True, frozen=True)
+class Tally:
+    """How groups ended since the run's start, resumes included."""
+
+    trained: int = 0
+    dropped: dict[Released, int] = field(default_factory=dict)
+    judge_failures: dict[str, int] = field(default_factory=dict)
+    """Samples, by why they could not be judged."""
 
 
 class Ledger(Protocol):
@@ -23,6 +34,9 @@ class Ledger(Protocol):
 
     def dropped(self, group: int, reason: Released, version: Version) -> None: ...
 
+    @property
+    def tally(self) -> Tally: ...
+
 
 @dataclass(slots=True, frozen=True)
 class Entry:
@@ -32,11 +46,19 @@ class Entry:
     detail: str = ""
 
 
-@dataclass
 class MemoryLedger:
-    entries: list[Entry] = field(default_factory=list)
-    drops: Counter[Released] = field(default_factory=Counter)
-    judge_failures: Counter[str] = field(default_factory=Counter)
+    """Entries since the process began; counts since the run did: `before` is the tally it goes on from."""
+
+    def __init__(self, before: Tally | None = None) -> None:
+        before = before or Tally()
+        self.entries: list[Entry] = []
+        self.drops = Counter(before.dropped)
+        self.judge_failures = Counter(before.judge_failures)
+        self._trained = before.trained
+
+    @property
+    def tally(self) -> Tally:
+        return Tally(self._trained, dict(self.drops), dict(self.judge_failures))
 
     def admitted(self, group: int, task: str, samples: int, version: Version) -> None:
         self.entries.append(Entry("admitted", group, version, task))
@@ -46,6 +68,7 @@ class MemoryLedger:
         self.entries.append(Entry("judged", group.id, group.oldest_version, " ".join(map(str, group.rewards))))
 
     def trained(self, group: int, version: Version) -> None:
+        self._trained += 1
         self.entries.append(Entry("trained", group, version))
 
     def dropped(self, group: int, reason: Released, version: Version) -> None:

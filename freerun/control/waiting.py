@@ -21,6 +21,23 @@ async def patiently(work: Coroutine[Any, Any, T], what: str, patience_s: float, 
         task.cancel()
 
 
+async def unbroken(work: Coroutine[Any, Any, T], grace_s: float) -> T:
+    """Await `work`, which should not be left half done: cancelled, it may still come to its end for `grace_s` seconds.
+
+    If it fails in that time, its failure is raised instead.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task}, timeout=grace_s)
+        if task.done() and not task.cancelled():
+            task.result()
+        raise
+    finally:
+        task.cancel()
+
+
 @asynccontextmanager
 async def background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     """Run `work` beside the block. Its failure fails the block with the first cause; it ends with the block."""

@@ -6,6 +6,8 @@ a position continues as if it had never stopped, and every epoch yields every ta
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
 from random import Random
 
 from freerun.core import DataError, Task
@@ -30,7 +32,7 @@ class TaskStream(Iterator[Task]):
         self._shuffle = shuffle
         self._epochs = epochs
         self._position = Position()
-        self._order = self._order_of(0)
+        self._orders: dict[int, Sequence[int]] = {}
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -39,11 +41,8 @@ class TaskStream(Iterator[Task]):
         epoch, index = self._position.epoch, self._position.index
         if self._epochs is not None and epoch >= self._epochs:
             raise StopIteration
-        task = self._tasks[self._order[index]]
-        if index + 1 < len(self._tasks):
-            self._position = Position(epoch, index + 1)
-        else:
-            self._move_to(Position(epoch + 1))
+        task = self.at(self._position)
+        self._position = Position(epoch, index + 1) if index + 1 < len(self._tasks) else Position(epoch + 1)
         return task
 
     @property
@@ -51,20 +50,32 @@ class TaskStream(Iterator[Task]):
         """Where the next task is; after the last one, the first of the epoch that is not there."""
         return self._position
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of everything that positions depend on: two streams with the same one have the same task at each."""
+        order = f"shuffled by {self._seed}" if self._shuffle else "in order"
+        return blake2b("\0".join([order, *(task.id for task in self._tasks)]).encode(), digest_size=16).hexdigest()
+
+    def at(self, position: Position) -> Task:
+        """The task at a position, wherever the stream is."""
+        return self._tasks[self._order_of(position.epoch)[position.index]]
+
     def seek(self, position: Position) -> None:
         """Continue at a position that this stream, or one like it, was at."""
         if position.epoch < 0 or not 0 <= position.index < len(self._tasks):
             raise DataError(
                 f"{position} is not in data of {len(self._tasks)} tasks: it has changed since the position was saved"
             )
-        self._move_to(position)
-
-    def _move_to(self, position: Position) -> None:
-        if position.epoch != self._position.epoch:
-            self._order = self._order_of(position.epoch)
         self._position = position
 
     def _order_of(self, epoch: int) -> Sequence[int]:
+        """Kept for the epoch of the stream and for one other."""
+        if epoch not in self._orders:
+            here = self._position.epoch
+            self._orders = {e: order for e, order in self._orders.items() if e == here} | {epoch: self._shuffled(epoch)}
+        return self._orders[epoch]
+
+    def _shuffled(self, epoch: int) -> Sequence[int]:
         places = range(len(self._tasks))
         if not self._shuffle:
             return places

@@ -30,9 +30,13 @@ class TrainerSettings:
     train: dict[str, object]
     temperature: float
     seed: int
+    longest: int
+    """Most tokens that an answer may have."""
     endpoint: str
     weights: str
     """The folder, in shared memory, where versions are published."""
+    checkpoint: str | None = None
+    """Where the trainer goes on from; without one it begins with the model."""
 
 
 def run_engine(settings: EngineSettings) -> None:
@@ -49,7 +53,10 @@ def run_trainer(settings: TrainerSettings) -> None:
 
     config = TrainConfig.model_validate(settings.train)
     publisher = ShmPublisher(Path(settings.weights))
-    worker = Worker(Path(settings.model), config, settings.temperature, settings.seed, publisher)
+    checkpoint = Path(settings.checkpoint) if settings.checkpoint else None
+    worker = Worker(
+        Path(settings.model), config, settings.temperature, settings.seed, publisher, checkpoint, settings.longest
+    )
     serve(worker, settings.endpoint, ready)
 
 

@@ -1,27 +1,28 @@
 """A run on this machine: every part a process of its own, wired to the controller, ended with it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from freerun.config.load import dump
 from freerun.control.controller import Run
 from freerun.control.controller import train as control_train
+from freerun.control.dealer import Dealer
 from freerun.control.evaluate import EvaluateBeside, Evaluation, Evaluator
 from freerun.control.ledger import MemoryLedger
 from freerun.control.sft import sft as control_sft
 from freerun.control.waiting import background, together
 from freerun.core import EngineError, FreerunError, Sample
-from freerun.data.stream import TaskStream
 from freerun.engines.http import HttpEngine
 from freerun.launch.child import EngineSettings, TrainerSettings
+from freerun.launch.keeper import Keeper, saved
 from freerun.launch.prepare import Prepared, example_of
 from freerun.launch.processes import Processes
 from freerun.launch.recorder import Recorder
 from freerun.launch.scratch import scratch_folder
+from freerun.launch.start import Start, create_folder
 from freerun.observe.folder import JsonLines, RunFolder
 from freerun.observe.live import LiveView, view
 from freerun.observe.records import StepRecord
@@ -35,8 +36,6 @@ from freerun.weights.base import WeightsHandle
 
 _POLL_S = 0.25
 _LAST_WORDS_S = 1.0
-_LAST_SAVE_S = 2.5
-"""How long an interrupted run may take to save what it has: Ctrl-C ends everything within five seconds."""
 
 
 @dataclass
@@ -54,7 +53,9 @@ class Parts:
 
 
 @asynccontextmanager
-async def parts(prepared: Prepared, folder: RunFolder, num_engines: int, evaluates: bool) -> AsyncIterator[Parts]:
+async def parts(
+    prepared: Prepared, folder: RunFolder, num_engines: int, evaluates: bool, checkpoint: Path | None = None
+) -> AsyncIterator[Parts]:
     """Start everything at the same time, and end it all on leaving. A process that dies fails the block."""
     config = prepared.config
     async with AsyncExitStack() as stack:
@@ -66,8 +67,10 @@ async def parts(prepared: Prepared, folder: RunFolder, num_engines: int, evaluat
             config.train.model_dump(mode="json"),
             config.rollout.temperature,
             config.seed,
+            config.rollout.max_new_tokens,
             endpoint,
             str(scratch),
+            str(checkpoint) if checkpoint else None,
         )
         names = [f"engine {index}" for index in range(num_engines)] + ["evaluator"] * evaluates
         judge = JudgeService(config.reward, log=folder.logs / "judge.log")
@@ -110,47 +113,60 @@ class Outcome:
     evaluations: list[Evaluation]
 
 
-async def train(prepared: Prepared, live: LiveView | None = None, rollout: Rollout | None = None) -> Outcome:
-    """The whole run. `rollout` replaces the configured one, for benchmarks."""
+async def train(
+    prepared: Prepared, live: LiveView | None = None, rollout: Rollout | None = None, start: Start | None = None
+) -> Outcome:
+    """The whole run, or the rest of it. `rollout` replaces the configured one, for benchmarks."""
     config = prepared.config
-    folder = create_folder(prepared)
-    live = live or view(folder.name, config.control.steps, config.control.max_staleness)
-    ledger = MemoryLedger()
+    start = start or Start(create_folder(prepared))
     evaluations: list[Evaluation] = []
-    recorder = Recorder(folder, live, ledger, prepared.tokenizer)
-    try:
-        with recorder:
-            live.doing("controller", "starts engine, trainer and reward workers")
-            async with parts(prepared, folder, 1, bool(config.evaluate.every)) as running:
-                run = Run(
-                    config=config.control,
-                    group_size=config.rollout.group_size,
-                    seed=config.seed,
-                    tasks=TaskStream(
-                        prepared.tasks, seed=config.seed, shuffle=config.data.shuffle, epochs=config.control.epochs
-                    ),
-                    rollout=rollout or single_turn(prepared),
-                    judge=running.judge,
-                    engines=list(running.engines),
-                    trainer=running.trainer,
-                    ledger=ledger,
-                    observer=recorder,
-                    max_running=config.engine.max_running * len(running.engines),
-                )
-                recorder.buffer = run.buffer
-                if config.train.save_every:
-                    run.on_publish.append(checkpoints(running.trainer, folder, config.train.save_every))
-                await _train(run, running, recorder, evaluations, folder)
-    finally:
-        write_report(folder, config.control.max_staleness)
+    with start.opened(prepared) as folder:
+        live = live or view(folder.name, config.control.steps, config.control.max_staleness)
+        ledger = MemoryLedger(start.state.tally)
+        recorder = Recorder(folder, live, ledger, prepared.tokenizer)
+        try:
+            with recorder:
+                if start.checkpoint:
+                    recorder.goes_on(start.checkpoint)
+                live.doing("controller", "starts engine, trainer and reward workers")
+                async with parts(prepared, folder, 1, bool(config.evaluate.every), start.checkpoint) as running:
+                    run = _run(prepared, running, start, ledger, recorder, rollout or single_turn(prepared))
+                    recorder.buffer = run.buffer
+                    await _train(run, running, recorder, evaluations, folder)
+        finally:
+            write_report(folder, config.control.max_staleness)
     return Outcome(folder, recorder.steps, evaluations)
+
+
+def _run(
+    prepared: Prepared, running: Parts, start: Start, ledger: MemoryLedger, recorder: Recorder, rollout: Rollout
+) -> Run:
+    config, stream = prepared.config, prepared.stream(prepared.config.control.epochs)
+    stream.seek(start.state.position)
+    return Run(
+        config=config.control,
+        group_size=config.rollout.group_size,
+        seed=config.seed,
+        tasks=Dealer(stream, start.state.owed),
+        rollout=rollout,
+        judge=running.judge,
+        engines=list(running.engines),
+        trainer=running.trainer,
+        ledger=ledger,
+        observer=recorder,
+        max_running=config.engine.max_running * len(running.engines),
+        begins=start.state,
+    )
 
 
 async def _train(
     run: Run, running: Parts, recorder: Recorder, evaluations: list[Evaluation], folder: RunFolder
 ) -> None:
-    """The loop with what goes on beside it: engines watched, versions evaluated, the last one saved."""
-    latest = await running.trainer.publish()
+    """The loop with what goes on beside it: engines watched, versions evaluated, checkpoints kept."""
+    config, trainer = running.prepared.config, running.trainer
+    latest = await trainer.publish()
+    if latest.version:  # engines begin with the model, which is version 0
+        await together(*(engine.update_weights(latest) for engine in running.engines))
 
     def evaluated(version: int, evaluation: Evaluation) -> None:
         evaluations.append(evaluation)
@@ -163,12 +179,18 @@ async def _train(
     run.on_publish.append(remember)
     beside = None
     if evaluator := running.evaluator():
-        beside = EvaluateBeside(evaluator, running.prepared.config.evaluate.every, evaluated, recorder)
+        beside = EvaluateBeside(evaluator, config.evaluate.every, evaluated, recorder)
         run.on_publish.append(beside.published)
-        await beside.begin(latest)
+        if latest.version not in recorder.evaluated_versions:
+            await beside.published(latest)
+    keeper = Keeper(trainer, folder, config.train.save_every, recorder, config.control.patience_s)
+    run.on_settle.append(keeper.settled)
     recorder.begin()
     try:
-        async with saved(running.trainer, folder), background(watch_engines(running, recorder)):
+        async with (
+            saved(keeper.checkpoint, keeper.weights, trainer.written),
+            background(watch_engines(running, recorder)),
+        ):
             await control_train(run)
             if beside:
                 recorder.doing("controller", "waits for the last evaluation")
@@ -177,29 +199,6 @@ async def _train(
     finally:
         if beside:
             beside.cancel()
-
-
-@asynccontextmanager
-async def saved(trainer: RemoteTrainer, folder: RunFolder) -> AsyncIterator[None]:
-    """The trainer's version is saved after the block, and also when the block is interrupted, if that goes quickly."""
-    last = str(folder.checkpoints / "last")
-    try:
-        yield
-    except asyncio.CancelledError:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(trainer.save(last), _LAST_SAVE_S)
-        raise
-    await trainer.save(last)
-
-
-def checkpoints(trainer: RemoteTrainer, folder: RunFolder, every: int) -> Callable[[WeightsHandle], Awaitable[None]]:
-    """Saves every so many versions. Only the trainer is busy with it; generation goes on."""
-
-    async def save(handle: WeightsHandle) -> None:
-        if handle.version % every == 0:
-            await trainer.save(str(folder.checkpoints / f"step-{handle.version}"))
-
-    return save
 
 
 async def watch_engines(running: Parts, recorder: Recorder) -> None:
@@ -213,12 +212,6 @@ async def poll_engines(running: Parts, recorder: Recorder) -> None:
     for index, engine in enumerate(running.engines):
         with suppress(EngineError):
             recorder.engine_stats(f"engine {index}", await engine.stats())
-
-
-def create_folder(prepared: Prepared) -> RunFolder:
-    folder = RunFolder.create(Path(prepared.config.runs), prepared.config.name)
-    folder.config.write_text(dump(prepared.config, prepared.origins))
-    return folder
 
 
 def single_turn(prepared: Prepared) -> SingleTurn:
@@ -258,7 +251,8 @@ async def sft(
                 stepped(result.version, result)
 
             batches = _batches(prepared, config.sft.batch_size)
-            async with saved(running.trainer, folder):
+            last = str(folder.checkpoints / "last")
+            async with saved(lambda: running.trainer.save(last)):
                 good = await control_sft(config.sft, running.trainer, batches, running.evaluator(), record, evaluated)
     if not good:
         raise FreerunError(
@@ -270,8 +264,6 @@ async def sft(
 
 def _batches(prepared: Prepared, size: int) -> Iterator[list[Sample]]:
     """Examples in shuffled order, epoch after epoch."""
-    config = prepared.config
-    stream = TaskStream(prepared.tasks, seed=config.seed, shuffle=config.data.shuffle, epochs=None)
-    examples = (example_of(task, prepared) for task in stream)
+    examples = (example_of(task, prepared) for task in prepared.stream(epochs=None))
     while True:
         yield list(islice(examples, size))

@@ -9,6 +9,7 @@ from freerun.config.tree import RunConfig
 from freerun.core import ConfigError, DataError, FinishReason, Sample, Task
 from freerun.core.nouns import NOT_SAMPLED
 from freerun.data.config import DataConfig
+from freerun.data.stream import TaskStream
 from freerun.data.tasks import load_tasks
 from freerun.models.shape import Shape, read_shape
 from freerun.models.tokenizer import load_tokenizer
@@ -25,6 +26,10 @@ class Prepared:
     tokenizer: Any
     tasks: list[Task]
     held_out: list[Task]
+
+    def stream(self, epochs: int | None) -> TaskStream:
+        """The tasks to train on, in their order."""
+        return TaskStream(self.tasks, seed=self.config.seed, shuffle=self.config.data.shuffle, epochs=epochs)
 
 
 def prepare(config: RunConfig, origins: Origins) -> Prepared:

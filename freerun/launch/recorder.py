@@ -1,11 +1,13 @@
 """What the controller tells, into the run folder and the live view.
 
-It turns each step into one line of metrics.jsonl, keeps a few samples for people to read, and draws the timeline.
+It turns each step into one line of metrics.jsonl, keeps a few samples for people to read, and draws the timeline. Where
+the folder has lines already, of a run that goes on, it goes on too.
 """
 
 import time
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from freerun.control.buffer import Buffer
@@ -16,7 +18,7 @@ from freerun.core.nouns import NOT_SAMPLED
 from freerun.engines.base import EngineStats, UpdateReport
 from freerun.observe.folder import JsonLines, RunFolder
 from freerun.observe.live import LiveView
-from freerun.observe.records import EvalRecord, SampleRecord, StepRecord
+from freerun.observe.records import EvalRecord, SampleRecord, StepRecord, read_evals, read_steps
 from freerun.observe.timeline import Timeline
 from freerun.train.base import StepResult
 
@@ -54,14 +56,16 @@ class Recorder:
         self._metrics = JsonLines(folder.metrics)
         self._evals = JsonLines(folder.evals)
         self._samples = JsonLines(folder.samples)
-        self._start_s = self._last_step_s = self._batch_asked_s = time.monotonic()
-        self._timeline = Timeline(folder.timeline, self._start_s)
+        self.steps = read_steps(folder.metrics)
+        self.evaluated_versions = {record.version for record in read_evals(folder.evals)}
+        now_s = self._last_step_s = self._batch_asked_s = time.monotonic()
+        self._start_s = now_s - (self.steps[-1].time_s if self.steps else 0.0)
+        self._timeline = Timeline(folder.timeline, now_s)
         self._rewards: list[float] = []
         self._judged = 0
         self._engine_idle_s = 0.0
         self._running: dict[str, int] = {}
         self.buffer: Buffer | None = None
-        self.steps: list[StepRecord] = []
 
     def __enter__(self) -> "Recorder":
         self._view.start()
@@ -71,6 +75,10 @@ class Recorder:
         self._view.stop()
         for file in (self._metrics, self._evals, self._samples, self._timeline):
             file.close()
+
+    def goes_on(self, checkpoint: Path) -> None:
+        self._view.note(f"goes on from {checkpoint}")
+        self._timeline.instant("controller", "wait", f"goes on from {checkpoint.name}", time.monotonic())
 
     def begin(self) -> None:
         """Generation begins now: what came before was start-up."""
@@ -103,6 +111,11 @@ class Recorder:
         self._draw(now_s, result)
         self._rewards = []
         self._last_step_s = self._batch_asked_s = now_s
+
+    def checkpointed(self, version: Version, start_s: float) -> None:
+        """The trainer was busy with a copy of itself until now."""
+        self._batch_asked_s = time.monotonic()
+        self._timeline.span("trainer", "checkpoint", f"copy version {version}", start_s, self._batch_asked_s)
 
     def evaluated(self, version: Version, evaluation: Evaluation) -> None:
         record = EvalRecord(

@@ -55,6 +55,12 @@ def load_decoder(folder: Path, dtype: torch.dtype = torch.float32, device: str =
 
 
 def save_decoder(decoder: Decoder, folder: Path, like: Path | None = None) -> None:
+    """As `save_tensors`."""
+    tensors = {name: parameter.detach() for name, parameter in decoder.named_parameters()}
+    save_tensors(tensors, decoder.shape, folder, like)
+
+
+def save_tensors(tensors: Mapping[str, Tensor], shape: Shape, folder: Path, like: Path | None = None) -> None:
     """Write an ordinary Hugging Face folder; tokenizer and templates are copied from the folder `like`.
 
     The folder appears whole or not at all: it is written under another name first.
@@ -62,10 +68,9 @@ def save_decoder(decoder: Decoder, folder: Path, like: Path | None = None) -> No
     unfinished = folder.with_name(folder.name + ".unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    parameters = {name: parameter.detach() for name, parameter in decoder.named_parameters()}
-    _write_shards(dict(to_hugging_face(parameters, decoder.shape)), unfinished)
-    dtype = str(decoder.embed.weight.dtype).removeprefix("torch.")
-    raw = {k: v for k, v in decoder.shape.raw.items() if k not in ("torch_dtype", "dtype")} | {"dtype": dtype}
+    _write_shards(dict(to_hugging_face(tensors, shape)), unfinished)
+    dtype = str(tensors["embed.weight"].dtype).removeprefix("torch.")
+    raw = {k: v for k, v in shape.raw.items() if k not in ("torch_dtype", "dtype")} | {"dtype": dtype}
     (unfinished / "config.json").write_text(json.dumps(raw, indent=2) + "\n")
     for file in sorted(like.iterdir()) if like else []:
         if file.is_file() and file.name != "config.json" and ".safetensors" not in file.name:

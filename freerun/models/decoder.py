@@ -5,7 +5,8 @@ business of `attend`, the strategy (packed causal attention for training, paged 
 else is the same code with the same weights layout for both, so their log-probabilities agree to rounding.
 
 Query, key and value projections are one matrix, and so are gate and up. `models/checkpoint.py` maps that to Hugging
-Face's names and back.
+Face's names and back. Whatever type the weights have, the residual stream, norms and rotations are in float32: rounding
+those is most of what bf16 would cost.
 
 Shapes: T tokens, H query heads, K key/value heads, D head dimension.
 """
@@ -18,6 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from freerun.models.shape import Shape
+
+Rotary = tuple[Tensor, Tensor]
+"""Cosines and sines of each token's angles."""
 
 
 class Attend(Protocol):
@@ -42,22 +46,21 @@ class Decoder(nn.Module):
 
     def forward(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:
         """The hidden state of each token, T × hidden. `logits` turns the ones of interest into logits."""
-        hidden = self.embed(tokens_T)
-        rotary = self._rotary(positions_T, hidden.dtype)
+        embedded = self.embed(tokens_T)
+        hidden = embedded.to(torch.promote_types(embedded.dtype, torch.float32))
+        rotary = self._rotary(positions_T)
         for layer in self.layers:
             hidden = layer(hidden, rotary, attend)
-        normed: Tensor = self.norm(hidden)
-        return normed
+        return normed(hidden, self.norm)
 
     def logits(self, hidden: Tensor) -> Tensor:
         scores: Tensor = self.head(hidden)
         return scores
 
-    def _rotary(self, positions_T: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Angles are computed in float32 whatever the model's type: bf16 cannot tell position 1000 from 1003."""
+    def _rotary(self, positions_T: Tensor) -> Rotary:
         angles = positions_T[:, None].float() * self.inv_freq
         angles = torch.cat((angles, angles), dim=-1)[:, None, :]
-        return angles.cos().to(dtype), angles.sin().to(dtype)
+        return angles.cos(), angles.sin()
 
 
 class Layer(nn.Module):
@@ -75,20 +78,36 @@ class Layer(nn.Module):
         self.gate_up = nn.Linear(shape.hidden, 2 * shape.ffn, bias=shape.mlp_bias)
         self.down = nn.Linear(shape.ffn, shape.hidden, bias=shape.mlp_bias)
 
-    def forward(self, hidden: Tensor, rotary: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
-        qkv = self.qkv(self.attention_norm(hidden)).unflatten(-1, (-1, self.head_dim))
+    def forward(self, hidden: Tensor, rotary: Rotary, attend: Attend) -> Tensor:
+        return self.feed(hidden, attend(self.index, *self.project(hidden, rotary)))
+
+    def project(self, hidden: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values."""
+        qkv = self.qkv(normed(hidden, self.attention_norm)).unflatten(-1, (-1, self.head_dim))
         q, k, v = qkv.split(self.heads, dim=1)
-        q, k = rotate(self.q_norm(q), rotary), rotate(self.k_norm(k), rotary)
-        hidden = hidden + self.out(attend(self.index, q, k, v).flatten(1))
-        gate, up = self.gate_up(self.mlp_norm(hidden)).chunk(2, dim=-1)
+        return rotate(normed(q, self.q_norm), rotary), rotate(normed(k, self.k_norm), rotary), v
+
+    def feed(self, hidden: Tensor, read_THD: Tensor) -> Tensor:
+        """What comes after the attention."""
+        hidden = hidden + self.out(read_THD.flatten(1))
+        gate, up = self.gate_up(normed(hidden, self.mlp_norm)).chunk(2, dim=-1)
         fed: Tensor = self.down(F.silu(gate) * up)
         return hidden + fed
 
 
-def rotate(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
+def normed(x: Tensor, norm: nn.Module) -> Tensor:
+    """In float32 inside, in the type of the norm's weight outside."""
+    if not isinstance(norm, nn.RMSNorm):
+        return x
+    weight = norm.weight
+    precise = torch.promote_types(weight.dtype, torch.float32)
+    return F.rms_norm(x.to(precise), weight.shape, weight.to(precise), norm.eps).to(weight.dtype)
+
+
+def rotate(x: Tensor, rotary: Rotary) -> Tensor:
     cos, sin = rotary
     first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-second, first), dim=-1) * sin
+    return (x * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
 
 
 def inverse_frequencies(shape: Shape) -> Tensor:

@@ -1,11 +1,14 @@
 """The folder a run leaves behind, and files of one JSON object a line inside it.
 
-Promises: a new run never writes into an old one's folder, and a kill at any moment leaves whole lines only, save
-possibly the last, which readers skip and the next writer removes. Does not know what the lines mean.
+Promises: a new run never writes into an old one's folder, no two processes write into the same one, and a kill at any
+moment leaves whole lines only, save possibly the last, which readers skip and the next writer removes. Does not know
+what the lines mean.
 """
 
+import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -37,6 +40,16 @@ class RunFolder:
             if _claim(path):
                 return cls(path)
             number += 1
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """The folder is ours alone. The lock goes with the process, kill -9 included."""
+        fd = os.open(self.path, os.O_RDONLY)
+        try:
+            _lock(fd, self.path)
+            yield
+        finally:
+            os.close(fd)
 
     @property
     def name(self) -> str:
@@ -73,6 +86,13 @@ class RunFolder:
     @property
     def logs(self) -> Path:
         return self.path / "logs"
+
+
+def _lock(fd: int, path: Path) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ConfigError(f"{path} is in use: its run is still going; end that one first") from None
 
 
 def _claim(path: Path) -> bool:
@@ -132,6 +152,16 @@ def iter_lines(path: Path) -> Iterator[dict[str, Any]]:
                 if not line.endswith(b"\n"):
                     return
                 raise DataError(f"{path}, line {number}, is not a JSON object: {error}") from error
+
+
+def keep_lines(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
+    """Leave those lines only. The file is replaced as a whole, so a kill leaves the old one or the new one."""
+    if not path.exists():
+        return
+    draft = path.with_name(path.name + ".draft")
+    with draft.open("wb") as file:
+        file.writelines(encode(line) + b"\n" for line in iter_lines(path) if wanted(line))
+    draft.replace(path)
 
 
 def encode(record: Any) -> bytes:

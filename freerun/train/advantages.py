@@ -1,4 +1,7 @@
-"""Advantages from rewards. A sample is compared within its group by the group's identity, never by its place."""
+"""Advantages from rewards. A sample is compared within its group by the group's identity, never by its place.
+
+One number a sample, the same for all of its tokens; with a critic there is one a token (`gae.py`).
+"""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -10,9 +13,12 @@ EPSILON = 1e-6
 def advantages(rewards: Sequence[float], groups: Sequence[int], how: str) -> list[float]:
     """One advantage a sample; `groups[i]` names the group of sample i. Groups may differ in size.
 
-    group:       (r − mean of its group) / (standard deviation of its group + ε)
+    group:       (r − mean of its group) / (standard deviation of its group + ε)                          (GRPO)
     group_mean:  r − mean of its group                     (Dr.GRPO: no division, so hard and easy tasks weigh the same)
-    batch:       (r − mean of the batch) / (standard deviation of the batch + ε)                    (AReaL's paper)
+    rloo:        r − mean of the others of its group       (RLOO: unbiased; n/(n − 1) times group_mean)
+    batch:       (r − mean of the batch) / (standard deviation of the batch + ε)           (AReaL's paper, REINFORCE++)
+
+    A group of one has nobody to be compared with, and gets 0 unless by batch.
     """
     members: dict[int, list[int]] = defaultdict(list)
     for sample, group in enumerate(groups):
@@ -21,7 +27,30 @@ def advantages(rewards: Sequence[float], groups: Sequence[int], how: str) -> lis
     for samples in members.values():
         mean = sum(rewards[i] for i in samples) / len(samples)
         spread = sqrt(sum((rewards[i] - mean) ** 2 for i in samples) / len(samples))
-        scale = 1.0 if how == "group_mean" else 1.0 / (spread + EPSILON)
+        scale = _scale(how, len(samples), spread)
         for i in samples:
             result[i] = (rewards[i] - mean) * scale
     return result
+
+
+def _scale(how: str, size: int, spread: float) -> float:
+    if how in ("group", "batch"):
+        return 1 / (spread + EPSILON)
+    if how == "group_mean":
+        return 1.0
+    if how == "rloo":
+        return size / max(size - 1, 1)
+    raise ValueError(f"there are no advantages {how!r} from rewards alone")
+
+
+def overlong_penalty(length: int, longest: int, buffer: int) -> float:
+    """DAPO's soft punishment (equation 13), to be added to an answer's reward: from 0 to −1 over the last `buffer` of
+    the `longest` tokens that an answer may have.
+
+        0                                   length ≤ longest − buffer
+        (longest − buffer − length)/buffer  up to longest
+        −1                                  beyond
+    """
+    if buffer == 0:
+        return 0.0
+    return max(-1.0, min(0.0, (longest - buffer - length) / buffer))

@@ -15,6 +15,8 @@ class StepResult:
     """The trainer's version after the step."""
     metrics: dict[str, float] = field(default_factory=dict)
     phases: list[tuple[str, float, float]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    """Figures that left their healthy range with this step, and the likely cause."""
 
 
 class Trainer(Protocol):
@@ -26,10 +28,26 @@ class Trainer(Protocol):
         """One supervised step on the tokens that `loss_mask` marks; the version rises by one."""
         ...
 
+    async def score(self, samples: list[Sample]) -> list[list[float]]:
+        """The log-probability of every token that `loss_mask` marks, by the present version."""
+        ...
+
     async def publish(self) -> WeightsHandle:
         """Make the present version available to engines."""
         ...
 
     async def save(self, folder: str) -> None:
         """Write the present version as an ordinary Hugging Face folder."""
+        ...
+
+    async def checkpoint(self, version: Version, folder: str, control: str) -> None:
+        """Copy all that a resumed run needs, and write it beside training into `folder/step-VERSION`.
+
+        Returns when it is copied; refuses when the trainer is not at that version. `control` is the controller's own
+        state, kept with it.
+        """
+        ...
+
+    async def written(self) -> None:
+        """Returns when the last checkpoint is whole."""
         ...

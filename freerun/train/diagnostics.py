@@ -1,40 +1,69 @@
-"""What a step measured on the way: drift between the three policies, clipping, entropy."""
+"""What a step measured on the way: drift between the three policies, clipping, entropy, speed.
+
+Sums are kept on the device, over micro-batches and then over ranks, and looked at once, at the end.
+
+Shapes: A trained tokens.
+"""
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from freerun.core import Version
-from freerun.train.losses.decoupled_ppo import TokenLoss
-from freerun.train.packing import Packed
+from freerun.train.losses.base import TokenLoss, Tokens
+from freerun.train.losses.corrections import Correction
+from freerun.train.ranks import Ranks
+
+_OLDEST = 16
+"""Tokens older than this are counted with those of this age."""
 
 
 class Diagnostics:
-    """Sums over micro-batches; `result` turns them into means over trained tokens."""
-
-    def __init__(self, version: Version) -> None:
-        self._version = version
-        self._sums: dict[str, float] = {}
-        self._tokens = 0
-        self._fresh = 0
-        self._mismatch_max = 0.0
+    def __init__(self, version: Version, ranks: Ranks) -> None:
+        self._version, self._ranks = version, ranks
+        self._sums: dict[str, Tensor] = {}
+        self._largest: dict[str, Tensor] = {}
+        self._by_age: Tensor | None = None
         self._optimizer_steps: list[tuple[float, float]] = []
 
     @torch.no_grad()
-    def micro_batch(self, micro: Packed, proximal_A: Tensor, entropy_A: Tensor, loss: TokenLoss, mean: Tensor) -> None:
-        log_ratio_A = proximal_A - micro.behavior_logprobs_A
-        self._add("loss", mean)
-        self._add("entropy", entropy_A.sum())
-        self._add("clip_share", loss.clipped)
-        self._add("behavior_capped_share", loss.capped)
-        self._add("behavior_ratio", log_ratio_A.exp().sum())
-        self._add("behavior_kl", (log_ratio_A.exp() - 1 - log_ratio_A).sum())  # k3: never negative
-        self._tokens += micro.num_trained
-        fresh = micro.versions_A == self._version
-        if fresh.any():
-            difference = log_ratio_A[fresh].abs()
-            self._fresh += int(fresh.sum())
-            self._add("engine_mismatch", difference.sum())
-            self._mismatch_max = max(self._mismatch_max, difference.max().item())
+    def micro_batch(
+        self, tokens: Tokens, entropy_A: Tensor, loss: TokenLoss, correction: Correction, total: Tensor
+    ) -> None:
+        log_ratio_A = tokens.proximal_A - tokens.behavior_A
+        ratio_A = log_ratio_A.exp()
+        fresh_A = tokens.staleness_A == 0
+        off_A = torch.where(fresh_A, log_ratio_A, 0.0)
+        self._add(
+            tokens=torch.ones_like(ratio_A),
+            fresh=fresh_A,
+            entropy=entropy_A,
+            clip_share=loss.clipped_A,
+            behavior_capped_share=correction.capped_A,
+            kept_share=correction.kept_A,
+            behavior_ratio=ratio_A,
+            behavior_ratio_squared=ratio_A.square(),
+            behavior_kl=ratio_A - 1 - log_ratio_A,  # k3: never negative
+            engine_mismatch=off_A.abs(),
+            engine_mismatch_kl=off_A.exp() - 1 - off_A,
+        )
+        self._add(loss=total)
+        self.largest(engine_mismatch_max=off_A.abs(), behavior_ratio_max=ratio_A)
+        ages_2O = torch.zeros(2, _OLDEST + 1, device=ratio_A.device)
+        age_A = tokens.staleness_A.clamp(0, _OLDEST)
+        ages_2O[0].index_add_(0, age_A, torch.ones_like(ratio_A, dtype=torch.float32))
+        ages_2O[1].index_add_(0, age_A, ratio_A.float())
+        self._by_age = ages_2O if self._by_age is None else self._by_age + ages_2O
+
+    def add(self, **values: Tensor) -> None:
+        """Means over trained tokens of whatever else was measured there."""
+        self._add(**values)
+
+    def largest(self, **values: Tensor) -> None:
+        for name, value in values.items():
+            top = value.max().float() if len(value) else torch.zeros((), device=value.device)
+            self._largest[name] = torch.maximum(self._largest.get(name, top), top)
 
     def optimizer_step(self, grad_norm: float, lr: float) -> None:
         self._optimizer_steps.append((grad_norm, lr))
@@ -42,16 +71,70 @@ class Diagnostics:
     def result(self) -> dict[str, float]:
         """Means over tokens. `engine_mismatch` is over tokens that the very weights of this step sampled: there engine
         and trainer should agree to rounding, and whatever is left is a bug or low precision."""
-        per_token = {name: total / max(self._tokens, 1) for name, total in self._sums.items()}
-        steps = len(self._optimizer_steps)
-        per_token["loss"] = self._sums.get("loss", 0.0) / max(steps, 1)
-        if self._fresh:
-            per_token["engine_mismatch"] = self._sums["engine_mismatch"] / self._fresh
-            per_token["engine_mismatch_max"] = self._mismatch_max
+        if not self._sums:
+            return {"tokens": 0.0}
+        names = list(self._sums)
+        summed = self._ranks.sum(torch.stack([self._sums[name].double() for name in names])).tolist()
+        sums = dict(zip(names, summed, strict=True))
+        tops = self._ranks.max(torch.stack(list(self._largest.values()))).tolist()
+        largest = dict(zip(self._largest, tops, strict=True))
+        tokens, fresh, squares = (sums.pop(name) for name in ("tokens", "fresh", "behavior_ratio_squared"))
+        loss, steps = sums.pop("loss"), len(self._optimizer_steps)
+        off = {name: sums.pop(name) for name in ("engine_mismatch", "engine_mismatch_kl")}
+        means = {name: total / tokens for name, total in sums.items()}
+        means["effective_samples"] = means["behavior_ratio"] ** 2 / (squares / tokens)
+        if fresh:
+            means |= {name: total / fresh for name, total in off.items()}
+        else:
+            largest.pop("engine_mismatch_max", None)
         if steps:
-            per_token["grad_norm"] = sum(norm for norm, _ in self._optimizer_steps) / steps
-            per_token["lr"] = self._optimizer_steps[-1][1]
-        return per_token | {"tokens": float(self._tokens)}
+            means["grad_norm"] = sum(norm for norm, _ in self._optimizer_steps) / steps
+            means["lr"] = self._optimizer_steps[-1][1]
+        return means | largest | self._ages() | {"loss": loss / max(steps, 1), "tokens": tokens}
 
-    def _add(self, name: str, value: Tensor) -> None:
-        self._sums[name] = self._sums.get(name, 0.0) + value.item()
+    def _ages(self) -> dict[str, float]:
+        """The mean ratio of proximal to behaviour, by staleness."""
+        assert self._by_age is not None
+        counts, ratios = self._ranks.sum(self._by_age).tolist()
+        return {f"ratio_at_age_{age}": ratios[age] / count for age, count in enumerate(counts) if count}
+
+    def _add(self, **values: Tensor) -> None:
+        for name, value in values.items():
+            total = value.detach().double().sum()
+            self._sums[name] = self._sums[name] + total if name in self._sums else total
+
+
+@dataclass(frozen=True)
+class Healthy:
+    low: float
+    high: float
+    cause: str
+
+
+HEALTHY = {
+    "engine_mismatch": Healthy(0.0, 0.05, "engine and trainer disagree at equal weights: compare their types"),
+    "effective_samples": Healthy(0.3, 1.01, "old samples hardly count: lower control.max_staleness or train.lr"),
+    "behavior_capped_share": Healthy(0.0, 0.05, "many weights are cut off: lower control.max_staleness or train.lr"),
+    "clip_share": Healthy(0.0, 0.4, "the policy moves far within a step: lower train.lr or train.minibatches"),
+    "kept_share": Healthy(0.5, 1.01, "much of the batch is masked: lower control.max_staleness, or widen the ranges"),
+    "entropy": Healthy(0.01, float("inf"), "the policy hardly varies: raise train.entropy_coef"),
+    "grad_norm": Healthy(0.0, 100.0, "gradients are huge: lower train.lr, or look at the rewards for outliers"),
+}
+"""Where each should lie, and what is likely wrong when it does not."""
+
+
+class Health:
+    """Says once that a figure left its healthy range, and again only after it was back."""
+
+    def __init__(self) -> None:
+        self._ill: set[str] = set()
+
+    def warnings(self, metrics: dict[str, float]) -> list[str]:
+        found = {
+            name: f"train.{name} is {metrics[name]:.3g}, outside {range.low:g} to {range.high:g}: {range.cause}"
+            for name, range in HEALTHY.items()
+            if name in metrics and not range.low <= metrics[name] <= range.high
+        }
+        new = [text for name, text in found.items() if name not in self._ill]
+        self._ill = set(found)
+        return new

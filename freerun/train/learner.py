@@ -1,156 +1,337 @@
-"""The training step itself: what the trainer's process does with a batch. In one process, on any device.
+"""The training step itself: what every rank of the trainer does with a batch, on any device.
 
-A step of reinforcement learning: advantages by group; proximal log-probabilities of the whole batch by the weights
-before the step; then, for each PPO minibatch, gradients accumulated over its micro-batches and one optimizer step. The
-loss is a mean over the trained tokens of the whole minibatch, however it was cut into micro-batches.
+A step of reinforcement learning: advantages; whatever must be known by the weights before the step; then, for each PPO
+minibatch, gradients accumulated over its micro-batches and one optimizer step. The loss is a weighted mean over the
+trained tokens of the whole minibatch, however that was cut into micro-batches and dealt to ranks.
 """
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from freerun.core import Batch, Sample, TrainerError, Version
-from freerun.models.attention import PackedAttention
-from freerun.models.checkpoint import load_decoder, save_decoder
+from freerun.models.checkpoint import load_decoder, save_tensors
 from freerun.models.decoder import Decoder
-from freerun.train.advantages import advantages
+from freerun.train.advantages import advantages, overlong_penalty
 from freerun.train.base import StepResult
+from freerun.train.budget import micro_batch_budget
 from freerun.train.config import TrainConfig
-from freerun.train.diagnostics import Diagnostics
-from freerun.train.losses.decoupled_ppo import decoupled_ppo
-from freerun.train.packing import Packed, micro_batches, num_trained, pack
+from freerun.train.diagnostics import Diagnostics, Health
+from freerun.train.gae import gae, value_loss
+from freerun.train.losses.average import sequence_weights
+from freerun.train.losses.base import Tokens
+from freerun.train.losses.corrections import correct
+from freerun.train.losses.kl import kl_estimate
+from freerun.train.losses.presets import bounds, resolve
+from freerun.train.models import CriticModel, PolicyModel
+from freerun.train.packing import Packed, dealt, num_trained, pack
+from freerun.train.proximal import proximal_logprobs
+from freerun.train.ranks import ALONE, Ranks
+from freerun.train.speed import Speed
+from freerun.train.trained import Trained, decoder_of
 
 
 class Learner:
-    def __init__(self, decoder: Decoder, config: TrainConfig, temperature: float = 1.0, seed: int = 0) -> None:
-        self.decoder = decoder.train()
-        self._config = config
-        self._temperature = temperature
-        self._seed = seed
-        matrices = [p for p in decoder.parameters() if p.dim() > 1]
-        vectors = [p for p in decoder.parameters() if p.dim() <= 1]
-        self._optimizer = torch.optim.AdamW(
-            [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
-            lr=config.lr,
-            betas=config.betas,
-            eps=config.eps,
-        )
+    """`longest` is the most tokens that an answer may have."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        config: TrainConfig,
+        temperature: float = 1.0,
+        seed: int = 0,
+        longest: int = 0,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        self._config, self._seed, self._longest, self._ranks = config, seed, longest, ranks
+        self._device = decoder.embed.weight.device
+        self._objective, self._bounds = resolve(config), bounds(config)
+        start = decoder.embed.weight.dtype
+        low = torch.bfloat16 if config.low_precision(self._device.type) else start
+        self._reference = PolicyModel(_frozen(decoder, low), temperature) if config.kl_coef else None
+        self._critic: Trained | None = None
+        if self._objective.advantages == "gae":
+            self._critic = Trained(CriticModel(deepcopy(decoder)), config, ranks, config.critic_lr / config.lr)
+        if config.lora_rank:
+            from freerun.train.lora import attach  # slow to import
+
+            attach(decoder, config.lora_rank, config.lora_alpha or 2 * config.lora_rank, seed=seed, dtype=start)
+        self.policy = Trained(PolicyModel(decoder, temperature), config, ranks)
+        self._shape = decoder.shape
+        self._health = Health()
+        self._budget: int | None = config.micro_batch_tokens
         self.version: Version = 0
 
     @classmethod
-    def from_folder(cls, folder: Path, config: TrainConfig, temperature: float, seed: int) -> "Learner":
-        return cls(load_decoder(folder), config, temperature, seed)
+    def from_folder(cls, folder: Path, config: TrainConfig, *args: Any) -> "Learner":
+        """With the arguments of the class after these two."""
+        return cls(load_decoder(folder, device=config.place()), config, *args)
+
+    @property
+    def decoder(self) -> Decoder:
+        return decoder_of(self.policy.module)
 
     def step(self, batch: Batch) -> StepResult:
         """Reinforcement learning on a batch of groups."""
         if batch.version != self.version:
             raise TrainerError(f"a batch for version {batch.version} came to a trainer at version {self.version}")
-        samples = batch.samples
-        rewards = [sample.reward for sample in samples if sample.reward is not None]
-        if len(rewards) != len(samples):
+        if any(sample.reward is None for sample in batch.samples):
             raise TrainerError("a sample without a reward came to the trainer")
-        groups = [group.id for group in batch.groups for _ in group.samples]
-        advantage = advantages(rewards, groups, self._config.advantages)
-        phases = Phases()
-        diagnostics = Diagnostics(self.version)
-        minibatches = self._minibatches(samples)
-        proximal = [self._proximal(self._packed(mb, samples, advantage)) for mb in minibatches]
+        phases, speed = Phases(), Speed(self._shape, self._device, self._ranks.size)
+        diagnostics = Diagnostics(self.version, self._ranks)
+        plan = self._plan(batch)
+        self._before_the_step(plan, batch, diagnostics)
         phases.end("proximal")
-        for indices, proximal_logprobs in zip(minibatches, proximal, strict=True):
-            packed = self._packed(indices, samples, advantage)
-            tokens = sum(micro.num_trained for micro in packed)
-            for micro, proximal_A in zip(packed, proximal_logprobs, strict=True):
-                if micro.num_trained:
-                    self._rl_backward(micro, proximal_A, tokens, diagnostics)
-            diagnostics.optimizer_step(*self._optimize())
+        for minibatch in plan:
+            kept_share = self._backward(minibatch, diagnostics)
+            if kept_share:
+                diagnostics.optimizer_step(self._optimize(kept_share), self._lr)
+            else:
+                self.policy.forget_gradients()
         phases.end("learn")
         self.version += 1
-        return StepResult(self.version, diagnostics.result(), phases.ended)
+        metrics = diagnostics.result() | speed.of([s.tokens for s in batch.samples], phases.ended)
+        return StepResult(self.version, metrics, phases.ended, self._health.warnings(metrics))
 
     def sft(self, examples: Sequence[Sample]) -> StepResult:
         """Supervised learning on the answers, the mean over their tokens."""
         phases = Phases()
-        packed = self._packed(list(range(len(examples))), examples, [0.0] * len(examples))
-        tokens = sum(micro.num_trained for micro in packed)
-        total = 0.0
-        for micro in packed:
-            logprobs_A, _ = self._logprobs(micro)
-            loss = -logprobs_A.sum() / tokens
-            torch.autograd.backward(loss)
-            total += loss.item()
-        grad_norm, lr = self._optimize()
+        trained = [num_trained(example) for example in examples]
+        weights = sequence_weights(trained, "token", self._longest)
+        total = torch.zeros((), device=self._device)
+        for micro in self._packed(list(range(len(examples))), examples, [0.0] * len(examples), weights):
+            logprobs_A, _ = self.policy(micro)
+            loss = -(micro.weights_A * logprobs_A).sum()
+            torch.autograd.backward(loss * self._ranks.size)
+            total += loss.detach()
+        lr = self._lr
+        metrics = {"grad_norm": self.policy.optimize(lr), "lr": lr, "tokens": float(sum(trained))}
         phases.end("learn")
         self.version += 1
-        metrics = {"loss": total, "grad_norm": grad_norm, "lr": lr, "tokens": float(tokens)}
-        return StepResult(self.version, metrics, phases.ended)
+        return StepResult(self.version, {"loss": self._ranks.sum(total).item()} | metrics, phases.ended)
+
+    @torch.no_grad()
+    def score(self, samples: Sequence[Sample]) -> list[list[float]]:
+        """The present weights' log-probability of every token that `loss_mask` marks."""
+        order = sorted(range(len(samples)), key=lambda i: len(samples[i].tokens))
+        scores: list[list[float]] = [[] for _ in samples]
+        for indices in _within(order, [len(s.tokens) for s in samples], self._micro_batch_tokens):
+            micro = pack([samples[i] for i in indices]).to(self._device)
+            logprobs, places = self.policy(micro)[0].tolist(), micro.sequence_A.tolist()
+            for place, logprob in zip(places, logprobs, strict=True):
+                scores[indices[place]].append(logprob)
+        return scores
 
     def save(self, folder: Path, like: Path) -> None:
-        save_decoder(self.decoder, folder, like)
+        """An ordinary Hugging Face folder; with LoRA, the merged model, and the adapter beside it in `adapter`."""
+        tensors = self.policy.tensors()
+        if self._ranks.is_first:
+            save_tensors(tensors, self._shape, folder, like)
+            if self._config.lora_rank:
+                from freerun.train.lora import save_adapter  # slow to import
 
-    def _minibatches(self, samples: list[Sample]) -> list[list[int]]:
-        """The batch in shuffled, near-equal shares. Samples without a trained token take part in none."""
+                save_adapter(self.decoder, folder / "adapter", str(like))
+
+    def state(self) -> dict[str, Any]:
+        """All that the next step depends on, its batch and the configuration aside. Live tensors."""
+        critic = {"critic": self._critic.state()} if self._critic else {}
+        return {**self.policy.state(), **critic, "version": self.version}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.policy.load_state(state)
+        if self._critic:
+            self._critic.load_state(state["critic"])
+        self.version = state["version"]
+
+    @property
+    def _lr(self) -> float:
+        return self._config.lr_at(self.version)
+
+    @property
+    def _micro_batch_tokens(self) -> int:
+        if self._budget is None:
+            self._budget = micro_batch_budget(self.policy, self._shape, self._device, self._ranks)
+        return self._budget
+
+    def _plan(self, batch: Batch) -> list[list[Packed]]:
+        """The batch in shuffled, near-equal minibatches, each of them as this rank's micro-batches. Samples without a
+        trained token take part in none."""
+        samples = batch.samples
+        advantage = self._advantages(batch)
         order = [i for i, sample in enumerate(samples) if num_trained(sample)]
         count = min(self._config.minibatches, len(order))
         if count > 1:
             random.Random(f"{self._seed}/{self.version}").shuffle(order)
-        return [sorted(order[share::count]) for share in range(count)]
+        plan = []
+        for indices in (sorted(order[share::count]) for share in range(count)):
+            trained = [num_trained(samples[i]) for i in indices]
+            weights = sequence_weights(trained, self._objective.average, self._longest or max(trained))
+            plan.append(list(self._packed(indices, samples, advantage, weights)))
+        return plan
 
-    def _packed(self, indices: list[int], samples: Sequence[Sample], advantage: Sequence[float]) -> list[Packed]:
+    def _packed(
+        self, indices: list[int], samples: Sequence[Sample], advantage: Sequence[float], weights: Sequence[float]
+    ) -> Iterator[Packed]:
+        """This rank's micro-batches of those samples; `weights` go with `indices`, `advantage` with `samples`. One that
+        is empty, so that all ranks have as many, is another sample that counts nothing."""
         lengths = [len(samples[i].tokens) for i in indices]
-        chosen = [[indices[i] for i in micro] for micro in micro_batches(lengths, self._config.micro_batch_tokens)]
-        return [pack([samples[i] for i in micro], [advantage[i] for i in micro]) for micro in chosen]
+        for micro in dealt(lengths, self._micro_batch_tokens, self._ranks.size)[self._ranks.rank]:
+            chosen = [indices[i] for i in micro] or indices[:1]
+            count = [weights[i] for i in micro] or [0.0]
+            yield pack([samples[i] for i in chosen], [advantage[i] for i in chosen], count).to(self._device)
+
+    def _advantages(self, batch: Batch) -> list[float]:
+        """One a sample. With a critic, what is taken from the reward here counts there: see `_before_the_step`."""
+        groups = [group.id for group in batch.groups for _ in group.samples]
+        if self._critic:
+            return self._rewards(batch.samples)
+        return advantages(self._rewards(batch.samples), groups, self._objective.advantages)
+
+    def _rewards(self, samples: Sequence[Sample]) -> list[float]:
+        """As judged, less what long answers and parting from the reference cost."""
+        config = self._config
+        rewards = [
+            (sample.reward or 0.0)
+            + config.overlong_penalty * overlong_penalty(sample.num_sampled, self._longest, config.overlong_tokens)
+            for sample in samples
+        ]
+        if self._reference is None or config.kl_in == "loss":
+            return rewards
+        return [reward - cost for reward, cost in zip(rewards, self._kl_costs(samples), strict=True)]
 
     @torch.no_grad()
-    def _proximal(self, packed: list[Packed]) -> list[Tensor | None]:
-        """The batch's log-probabilities by the weights before the step.
+    def _kl_costs(self, samples: Sequence[Sample]) -> list[float]:
+        """Of each sample, the divergence from the reference, summed over its tokens. Every rank does all of them."""
+        assert self._reference is not None
+        costs = [0.0] * len(samples)
+        order = [i for i, sample in enumerate(samples) if num_trained(sample)]
+        for indices in _within(order, [len(s.tokens) for s in samples], self._micro_batch_tokens):
+            micro = pack([samples[i] for i in indices]).to(self._device)
+            policy_A, reference_A = self.policy(micro)[0], self._reference(micro)[0]
+            cost_A = kl_estimate(self._config.kl, policy_A, reference_A)
+            sums = cost_A.new_zeros(len(indices)).index_add(0, micro.sequence_A, cost_A).tolist()
+            for i, total in zip(indices, sums, strict=True):
+                costs[i] = self._config.kl_coef * total
+        return costs
+
+    @torch.no_grad()
+    def _before_the_step(self, plan: list[list[Packed]], batch: Batch, diagnostics: Diagnostics) -> None:
+        """What is asked of the weights before the step: proximal and reference log-probabilities, values.
 
         With one minibatch the policy is the proximal policy when its gradient is taken, so a pass of its own would
         compute the same numbers twice.
         """
-        if self._config.minibatches == 1:
-            return [None] * len(packed)
-        return [self._logprobs(micro)[0] for micro in packed]
+        recompute = self._objective.proximal == "recompute" and len(plan) > 1
+        for micro in (micro for minibatch in plan for micro in minibatch):
+            if recompute:
+                micro.proximal_A = self.policy(micro)[0]
+            if self._reference and self._config.kl_in == "loss":
+                micro.reference_A = self._reference(micro)[0]
+            if self._critic:
+                micro.values_A = self._critic(micro)
+        if self._critic:
+            self._value(plan)
 
-    def _rl_backward(self, micro: Packed, proximal_A: Tensor | None, tokens: int, diagnostics: Diagnostics) -> None:
-        policy_A, entropy_A = self._logprobs(micro)
-        proximal_A = policy_A.detach() if proximal_A is None else proximal_A
-        loss = decoupled_ppo(
-            policy_A,
-            proximal_A,
-            micro.behavior_logprobs_A,
-            micro.advantages_A,
-            self._config.clip_ratio,
-            self._config.behavior_cap,
+    def _value(self, plan: list[list[Packed]]) -> None:
+        """Advantages by token from the critic's values, normalised over the batch."""
+        every = [micro for minibatch in plan for micro in minibatch]
+        moments = torch.zeros(3, device=self._device, dtype=torch.float64)
+        for micro in every:
+            assert micro.values_A is not None
+            rewards_S = micro.advantages_A.new_zeros(micro.num_sequences)
+            rewards_S[micro.sequence_A] = micro.advantages_A  # until here they hold the reward
+            config = self._config
+            micro.advantages_A, micro.returns_A = gae(
+                micro.values_A, rewards_S, micro.sequence_A, config.gamma, config.gae_lambda
+            )
+            counts_A = (micro.weights_A > 0).double()
+            moments += torch.stack([(counts_A * micro.advantages_A.double() ** power).sum() for power in range(3)])
+        count, total, squares = self._ranks.sum(moments).tolist()
+        spread = max(squares / count - (total / count) ** 2, 0.0) ** 0.5
+        for micro in every:
+            micro.advantages_A = (micro.advantages_A - total / count) / (spread + 1e-6)
+
+    def _backward(self, minibatch: list[Packed], diagnostics: Diagnostics) -> float:
+        """The minibatch's gradient; how much of its weight was kept by the corrections."""
+        weights = torch.zeros(2, device=self._device, dtype=torch.float64)
+        for micro in minibatch:
+            weights += self._rl_backward(micro, diagnostics)
+        kept, total = self._ranks.sum(weights).tolist()
+        return float(kept / total)
+
+    def _rl_backward(self, micro: Packed, diagnostics: Diagnostics) -> Tensor:
+        """One micro-batch. The weight of its tokens that were kept, and of all."""
+        policy_A, entropy_A = self.policy(micro)
+        tokens = self._tokens(micro, policy_A)
+        loss = self._objective.loss(tokens, self._objective.clip)
+        log_ratio_A = tokens.proximal_A - tokens.behavior_A
+        correction = correct(
+            self._objective.corrections, log_ratio_A, micro.sequence_A, micro.num_sequences, self._bounds
         )
-        mean = loss.loss_A.sum() / tokens
-        torch.autograd.backward(mean)
-        diagnostics.micro_batch(micro, proximal_A, entropy_A, loss, mean.detach())
+        extra_A = -self._config.entropy_coef * entropy_A if self._config.entropy_coef else torch.zeros_like(policy_A)
+        if micro.reference_A is not None:
+            divergence_A = kl_estimate(self._config.kl, policy_A, micro.reference_A)
+            extra_A = extra_A + self._config.kl_coef * divergence_A
+            diagnostics.add(reference_kl=divergence_A)
+        token_loss_A = correction.weight_A * loss.loss_A + correction.kept_A * extra_A
+        total = (micro.weights_A * token_loss_A).sum()
+        torch.autograd.backward(total * self._ranks.size)  # ranks average their gradients; the weights have the sum
+        if self._critic:
+            self._critic_backward(micro, diagnostics)
+        diagnostics.micro_batch(tokens, entropy_A, loss, correction, total.detach())
+        return torch.stack([(micro.weights_A * correction.kept_A).sum(), micro.weights_A.sum()]).detach().double()
 
-    def _logprobs(self, micro: Packed) -> tuple[Tensor, Tensor]:
-        """Log-probability of each trained token, and the entropy where it was sampled (without gradient)."""
-        hidden = self.decoder(micro.tokens_T, micro.positions_T, PackedAttention(micro.lengths))
-        logits_AV = self.decoder.logits(hidden[micro.rows_A])
-        precise = torch.promote_types(logits_AV.dtype, torch.float32)
-        logprobs_AV = (logits_AV.to(precise) / self._temperature).log_softmax(-1)
-        with torch.no_grad():
-            entropy_A = -(logprobs_AV.exp() * logprobs_AV).sum(-1)
-        return logprobs_AV.gather(1, micro.targets_A[:, None]).squeeze(1), entropy_A
+    def _tokens(self, micro: Packed, policy_A: Tensor) -> Tokens:
+        staleness_A = self.version - micro.versions_A
+        recomputed_A = policy_A.detach() if micro.proximal_A is None else micro.proximal_A
+        return Tokens(
+            policy_A=policy_A,
+            proximal_A=proximal_logprobs(
+                self._objective.proximal, policy_A, micro.behavior_A, staleness_A, recomputed_A
+            ),
+            behavior_A=micro.behavior_A,
+            advantages_A=micro.advantages_A,
+            sequence_A=micro.sequence_A,
+            num_sequences=micro.num_sequences,
+            staleness_A=staleness_A,
+        )
 
-    def _optimize(self) -> tuple[float, float]:
-        """One optimizer step, the gradient clipped; its norm before that, and the learning rate."""
-        lr = self._config.lr_at(self.version)
-        for group in self._optimizer.param_groups:
-            group["lr"] = lr
-        norm = torch.nn.utils.clip_grad_norm_(self.decoder.parameters(), self._config.clip_grad)
-        if not torch.isfinite(norm):
-            raise TrainerError("the gradient is not finite; lower train.lr, or look at the rewards for huge values")
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
-        return norm.item(), lr
+    def _critic_backward(self, micro: Packed, diagnostics: Diagnostics) -> None:
+        assert self._critic
+        assert micro.values_A is not None
+        assert micro.returns_A is not None
+        loss = value_loss(self._critic(micro), micro.values_A, micro.returns_A, self._config.value_clip)
+        torch.autograd.backward((micro.weights_A * loss.loss_A).sum() * self._ranks.size)
+        diagnostics.add(value_loss=loss.loss_A)
+
+    def _optimize(self, kept_share: float) -> float:
+        if self._critic:
+            self._critic.optimize(self._lr)
+        return self.policy.optimize(self._lr, kept_share)
+
+
+def _frozen(decoder: Decoder, dtype: torch.dtype) -> Decoder:
+    copy = deepcopy(decoder).to(dtype).requires_grad_(False)
+    copy.inv_freq = decoder.inv_freq
+    return copy
+
+
+def _within(order: Sequence[int], lengths: Sequence[int], capacity: int) -> Iterator[list[int]]:
+    """Stretches of `order` of at most that many tokens, or one sequence."""
+    stretch: list[int] = []
+    for index in order:
+        if stretch and sum(lengths[i] for i in stretch) + lengths[index] > capacity:
+            yield stretch
+            stretch = []
+        stretch.append(index)
+    if stretch:
+        yield stretch
 
 
 class Phases:

@@ -7,9 +7,9 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from freerun.core import Batch, Sample, TrainerError
+from freerun.core import Batch, Sample, TrainerError, Version
 from freerun.train.base import StepResult
-from freerun.train.protocol import METHODS
+from freerun.train.protocol import METHODS, Checkpoint
 from freerun.weights.base import WeightsHandle
 
 
@@ -41,12 +41,22 @@ class RemoteTrainer:
         result: StepResult = await self._call("sft", examples)
         return result
 
+    async def score(self, samples: list[Sample]) -> list[list[float]]:
+        scores: list[list[float]] = await self._call("score", samples)
+        return scores
+
     async def publish(self) -> WeightsHandle:
         handle: WeightsHandle = await self._call("publish", None)
         return handle
 
     async def save(self, folder: str) -> None:
         await self._call("save", folder)
+
+    async def checkpoint(self, version: Version, folder: str, control: str) -> None:
+        await self._call("checkpoint", Checkpoint(version, folder, control))
+
+    async def written(self) -> None:
+        await self._call("written", None)
 
     async def _call(self, method: str, argument: Any) -> Any:
         async with self._one_at_a_time:

@@ -112,3 +112,18 @@ def test_eval_and_sft_commands(
     assert "the model is in" in text
     lines = (run_yaml.parent / "runs" / "s" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
+
+
+def test_resume_and_export_of_what_is_not_there(
+    run_yaml: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nothing = run_yaml.parent / "nothing"
+    for command in (["resume", nothing], ["export", nothing, run_yaml.parent / "out"]):
+        code, errors = freerun(*command, monkeypatch=monkeypatch, capsys=capsys)
+        assert code == 2
+        assert errors == f"freerun: {nothing} is not a run's folder: it has no config.yaml\n"
+    nothing.mkdir()
+    (nothing / "config.yaml").write_text(run_yaml.read_text())
+    code, errors = freerun("resume", nothing, monkeypatch=monkeypatch, capsys=capsys)
+    assert code == 2
+    assert errors.startswith(f"freerun: {nothing / 'checkpoints'} holds no checkpoint: set train.save_every")

@@ -12,6 +12,7 @@ import pytest
 
 from freerun.launch.scratch import memory_folder
 from freerun.observe.records import read_steps
+from freerun.train.shelf import Shelf
 from tests.launch.test_train import prepared
 
 
@@ -58,8 +59,11 @@ def test_everything_ends_within_five_seconds(tmp_path: Path, number: signal.Sign
         assert run.returncode == -number
         return
     assert run.returncode == 128 + number
-    assert errors.strip().splitlines()[-1] == "stopped; what was done so far is in the run's folder"
+    step = read_steps(folder / "metrics.jsonl")[-1].step
+    last_words = f"stopped; step {step} is saved; go on with: freerun resume {folder}"
+    assert errors.strip().splitlines()[-1] == last_words
     assert "Traceback" not in errors
     assert (folder / "report.html").is_file()
     assert (folder / "checkpoints" / "last" / "model.safetensors").is_file(), "what was learned is saved"
+    assert list(Shelf(folder / "checkpoints").whole()) == [step]
     assert not list(memory_folder().glob(f"freerun-{run.pid}-*"))

@@ -48,7 +48,7 @@ def test_dump_reads_back_and_says_where_values_came_from(tmp_path: Path) -> None
         ("trian.lr=1", "did you mean train?"),
         ("train.lr=-1", "train.lr: Input should be greater than 0"),
         ("control.when_stale=cry", "'wait', 'mask' or 'drop'"),
-        ("rollout.group_size=1", "compares each answer with itself"),
+        ("rollout.group_size=1", "each answer is compared with itself"),
         ("train.minibatches=100000", "a batch has only"),
         ("evaluate.every=5", "add held_out.source"),
         ("sft.until=0.5", "add held_out.source"),
@@ -78,3 +78,14 @@ def test_every_knob_is_explained_and_there_are_few() -> None:
     every = list(knobs())
     assert all(help.endswith(".") and len(help) > 8 for _, help, _ in every), "each has one line of help"
     assert len(every) < 120
+
+
+def test_an_objective_brings_what_it_needs_from_other_rooms() -> None:
+    given = ["model.path=m", "data.source=d.jsonl", "train.objective=dapo", "rollout.max_new_tokens=1000"]
+    config, origins = load_config(None, given)
+    assert config.control.drop_no_signal
+    assert config.train.overlong_tokens == 200
+    assert origins["control.drop_no_signal"] == "train.objective"
+    config, _ = load_config(None, [*given, "control.drop_no_signal=false", "train.overlong_tokens=7"])
+    assert not config.control.drop_no_signal
+    assert config.train.overlong_tokens == 7

@@ -3,7 +3,6 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -13,9 +12,12 @@ from hypothesis import strategies as st
 
 from freerun.control.config import ControlConfig
 from freerun.control.controller import Run, train
+from freerun.control.dealer import Dealer
 from freerun.control.ledger import MemoryLedger
+from freerun.control.state import ControlState
 from freerun.core import Batch, FreerunError, Group, Released, Sample, Task
 from freerun.core.nouns import NOT_SAMPLED
+from freerun.data.stream import TaskStream
 from freerun.engines.base import Sampling, UpdateReport
 from freerun.engines.scripted import Script, ScriptedEngine
 from freerun.rewards.base import JudgeReason, Verdict
@@ -27,7 +29,7 @@ from tests.fakeclock import run_fast
 
 @dataclass
 class World:
-    """A whole run's parts, scripted from one seed."""
+    """A whole run's parts, scripted from one seed. It may begin where another one left off."""
 
     seed: int
     steps: int = 6
@@ -42,6 +44,7 @@ class World:
     num_tasks: int | None = None
     num_engines: int = 1
     max_running: int = 1000
+    begins: ControlState = field(default_factory=ControlState)
     run: Run = field(init=False)
     batches: list[Batch] = field(default_factory=list)
     masked: int = 0
@@ -63,19 +66,24 @@ class World:
             patience_s=10_000.0,
         )
         self.engines = [ScriptedEngine(self._script) for _ in range(self.num_engines)]
+        for engine in self.engines:
+            engine.version = self.begins.version
         rollout = SingleTurn(Letters(), Sampling(max_new_tokens=64), self.group_size)
         self.run = Run(
             config, self.group_size, self.seed, self._tasks(), rollout, self, list(self.engines), self.trainer,
-            self.ledger, self, max_running=self.max_running,
+            self.ledger, self, max_running=self.max_running, begins=self.begins, on_settle=[self.settled],
         )  # fmt: skip
         await train(self.run)
         return self
 
-    def _tasks(self) -> Iterator[Task]:
-        index = 0
-        while self.num_tasks is None or index < self.num_tasks:
-            yield Task(f"task-{index}", "?", [index % 5, 1])
-            index += 1
+    def _tasks(self) -> Dealer:
+        """One epoch of `num_tasks`, or endless ones."""
+        tasks = [Task(f"task-{index}", "?", [index % 5, 1]) for index in range(self.num_tasks or 10)]
+        stream = TaskStream(tasks, seed=self.seed, shuffle=False, epochs=1 if self.num_tasks else None)
+        stream.seek(self.begins.position)
+        return Dealer(stream, self.begins.owed)
+
+    async def settled(self, state: ControlState) -> None: ...
 
     def _script(self, prompt: list[int], seed: int, index: int) -> Script:
         dice = random.Random(f"{self.seed}/{seed}/{index}")
@@ -103,7 +111,7 @@ class FormulaLedger(MemoryLedger):
     """Evaluates the paper's formula, independently, at every admission."""
 
     def __init__(self, world: World) -> None:
-        super().__init__()
+        super().__init__(world.begins.tally)
         self._world = world
 
     def admitted(self, group: int, task: str, samples: int, version: int) -> None:
@@ -111,8 +119,8 @@ class FormulaLedger(MemoryLedger):
         world = self._world
         alive = {e.group for e in self.entries if e.what == "admitted"}
         alive -= {e.group for e in self.entries if e.what == "dropped"}
-        submitted = len(alive) * world.group_size
         batch = world.groups_per_step * world.group_size
+        submitted = len(alive) * world.group_size + world.begins.version * batch
         assert (submitted - 1) // batch <= version + world.max_staleness, "the formula is violated"
         assert version <= min(engine.version for engine in world.engines), "admitted at a version nobody has yet"
 
@@ -127,7 +135,7 @@ class ScriptedTrainer:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.version = 0
+        self.version = world.begins.version
 
     async def step(self, batch: Batch) -> StepResult:
         world = self._world
@@ -146,11 +154,20 @@ class ScriptedTrainer:
     async def sft(self, examples: list[Sample]) -> StepResult:
         raise AssertionError
 
+    async def score(self, samples: list[Sample]) -> list[list[float]]:
+        raise AssertionError
+
     async def publish(self) -> WeightsHandle:
         await asyncio.sleep(self._world.random.uniform(0, 0.2))
         return WeightsHandle("scripted", self.version, "")
 
     async def save(self, folder: str) -> None:
+        raise AssertionError
+
+    async def checkpoint(self, version: int, folder: str, control: str) -> None:
+        raise AssertionError
+
+    async def written(self) -> None:
         raise AssertionError
 
 

@@ -71,3 +71,22 @@ def test_a_position_that_is_not_there_is_refused(position: Position) -> None:
 def test_no_tasks_is_refused() -> None:
     with pytest.raises(DataError, match="no tasks"):
         TaskStream([], seed=0, shuffle=True, epochs=1)
+
+
+@given(counts, seeds, st.booleans())
+def test_a_position_means_the_same_task_wherever_the_stream_is(count: int, seed: int, shuffle: bool) -> None:
+    stream = TaskStream(tasks(count), seed=seed, shuffle=shuffle, epochs=None)
+    first = ids(stream, 3 * count)
+    places = [Position(epoch, index) for epoch in range(3) for index in range(count)]
+    assert [stream.at(place).id for place in reversed(places)] == first[::-1]
+
+
+def test_a_fingerprint_is_of_the_tasks_and_their_order() -> None:
+    def fingerprint(count: int, seed: int, shuffle: bool) -> str:
+        return TaskStream(tasks(count), seed=seed, shuffle=shuffle, epochs=None).fingerprint
+
+    assert fingerprint(8, 3, True) == fingerprint(8, 3, True)
+    assert fingerprint(8, 3, False) == fingerprint(8, 4, False)
+    assert (
+        len({fingerprint(8, 3, True), fingerprint(8, 4, True), fingerprint(7, 3, True), fingerprint(8, 3, False)}) == 4
+    )

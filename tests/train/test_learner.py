@@ -70,7 +70,7 @@ def gradient_of_step(batch: Batch, **config: Any) -> dict[str, torch.Tensor]:
     def spy(*_: Any) -> None:
         seen.update({name: p.grad.clone() for name, p in learner.decoder.named_parameters() if p.grad is not None})
 
-    learner._optimizer.register_step_pre_hook(spy)
+    learner.policy._optimizer.register_step_pre_hook(spy)
     learner.step(batch)
     return seen
 
@@ -94,20 +94,20 @@ def test_minibatches_use_the_weights_before_the_step_as_proximal() -> None:
     seen = []
     original = learner._rl_backward
 
-    def spy(micro: Any, proximal: Any, tokens: int, diagnostics: Any) -> None:
-        seen.append((micro, proximal))
-        original(micro, proximal, tokens, diagnostics)
+    def spy(micro: Any, diagnostics: Any) -> Any:
+        seen.append(micro)
+        return original(micro, diagnostics)
 
-    learner._rl_backward = spy  # type: ignore[method-assign, assignment]
+    learner._rl_backward = spy  # type: ignore[method-assign]
     learner.step(batch)
     assert len(seen) == 2
-    assert sum(len(micro.lengths) for micro, _ in seen) == len(batch.samples)
+    assert sum(micro.num_sequences for micro in seen) == len(batch.samples)
     reference = Learner(before, TrainConfig())
-    for micro, proximal in seen:
+    for micro in seen:
         with torch.no_grad():
-            torch.testing.assert_close(proximal, reference._logprobs(micro)[0], atol=1e-9, rtol=1e-9)
+            torch.testing.assert_close(micro.proximal_A, reference.policy(micro)[0], atol=1e-9, rtol=1e-9)
     with torch.no_grad():
-        moved = learner._logprobs(seen[1][0])[0] - seen[1][1]
+        moved = learner.policy(seen[1])[0] - seen[1].proximal_A
     assert moved.abs().max() > 1e-3
 
 
@@ -115,14 +115,17 @@ def test_one_minibatch_skips_a_pass_that_would_change_nothing() -> None:
     batch = random_batch(7)
     short = Learner(tiny_decoder(dtype=torch.float64), TrainConfig(lr=1e-2))
     full = Learner(tiny_decoder(dtype=torch.float64), TrainConfig(lr=1e-2))
-    passes = []
+    before, passes = full._before_the_step, []
 
-    def proximal(packed: Any) -> Any:
-        passes.append(1)
-        with torch.no_grad():
-            return [full._logprobs(micro)[0] for micro in packed]
+    @torch.no_grad()
+    def with_a_pass(plan: Any, batch: Any, diagnostics: Any) -> None:
+        before(plan, batch, diagnostics)
+        for micro in plan[0]:
+            assert micro.proximal_A is None
+            micro.proximal_A = full.policy(micro)[0]
+            passes.append(1)
 
-    full._proximal = proximal  # type: ignore[method-assign]
+    full._before_the_step = with_a_pass  # type: ignore[method-assign]
     short.step(batch)
     full.step(batch)
     assert passes

@@ -7,40 +7,19 @@ The trust region is around the proximal policy, the weights before this step, in
 sampled the token; w_t corrects for the latter. With tokens sampled by the present weights w = 1, and this is PPO.
 
 Changed from the paper: w_t is capped, because one token that the old policy found very unlikely would otherwise
-outweigh the batch; the capped share is reported.
+outweigh the batch; the capped share is reported. Advantages are by group; the paper's are `train.advantages=batch`.
 
-Shapes: A trained tokens.
+The two factors are two pieces here: PPO's loss with the proximal policy recomputed, and the correction `token`.
 """
 
-from dataclasses import dataclass
+from freerun.train.losses.base import Clip, Preset
+from freerun.train.losses.ppo import ppo
 
-import torch
-from torch import Tensor
-
-
-@dataclass(slots=True)
-class TokenLoss:
-    """The loss of each token, not yet averaged, and what happened on the way, summed over tokens."""
-
-    loss_A: Tensor
-    clipped: Tensor
-    capped: Tensor
-
-
-def decoupled_ppo(
-    policy_logprobs_A: Tensor,
-    proximal_logprobs_A: Tensor,
-    behavior_logprobs_A: Tensor,
-    advantages_A: Tensor,
-    clip_ratio: float,
-    behavior_cap: float,
-) -> TokenLoss:
-    ratio_A = (policy_logprobs_A - proximal_logprobs_A).exp()
-    clipped_A = ratio_A.clamp(1 - clip_ratio, 1 + clip_ratio)
-    gain_A = torch.minimum(ratio_A * advantages_A, clipped_A * advantages_A)
-    weight_A = (proximal_logprobs_A - behavior_logprobs_A).exp()
-    return TokenLoss(
-        loss_A=-weight_A.clamp(max=behavior_cap) * gain_A,
-        clipped=(clipped_A * advantages_A < ratio_A * advantages_A).sum(),
-        capped=(weight_A > behavior_cap).sum(),
-    )
+PRESET = Preset(
+    loss=ppo,
+    clip=Clip(0.2, 0.2),
+    advantages="group",
+    average="token",
+    proximal="recompute",
+    corrections=("token",),
+)

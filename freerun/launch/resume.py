@@ -1,0 +1,77 @@
+"""`freerun resume`: an old run's folder, checked and made ready to go on from its newest whole checkpoint.
+
+Everything the user can have got wrong is found here, before anything is changed or started. The run keeps its
+configuration, save for the overrides, and its data: positions in other data would mean other tasks.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from freerun.config.load import Origins, load_config
+from freerun.config.tree import RunConfig
+from freerun.control.state import ControlState, read_state
+from freerun.core import ConfigError, DataError
+from freerun.launch.prepare import Prepared, prepare
+from freerun.launch.start import Start
+from freerun.observe.folder import RunFolder
+from freerun.train.shelf import CONTROL, Shelf
+
+
+def resume(path: Path, overrides: Sequence[str]) -> tuple[Prepared, Start]:
+    folder = RunFolder(path)
+    config, origins = load_run(folder, overrides)
+    checkpoint = newest_checkpoint(folder)
+    state = read_state(checkpoint / CONTROL)
+    refuse_if_complete(folder, config, state)
+    prepared = prepare(config, origins)
+    if state.data != prepared.stream(None).fingerprint:
+        raise DataError(
+            f"the tasks of {config.data.source}, or their order, have changed since {checkpoint} was made: bring them "
+            f"back, or begin a new run with model.path={folder.checkpoints / 'last'}"
+        )
+    return prepared, Start(folder, state, checkpoint)
+
+
+def load_run(folder: RunFolder, overrides: Sequence[str] = ()) -> tuple[RunConfig, Origins]:
+    """The configuration of a run, with where each value came from in the first place."""
+    if not folder.config.is_file():
+        raise ConfigError(f"{folder.path} is not a run's folder: it has no config.yaml")
+    config, origins = load_config(folder.config, overrides)
+    changed = {key: origin for key, origin in origins.items() if origin != folder.config.name}
+    return config, _origins(folder.config.read_text()) | changed
+
+
+def newest_checkpoint(folder: RunFolder) -> Path:
+    whole = Shelf(folder.checkpoints).whole()
+    if not whole:
+        raise ConfigError(f"{folder.checkpoints} holds no checkpoint: set train.save_every before the next run")
+    return list(whole.values())[-1]
+
+
+def refuse_if_complete(folder: RunFolder, config: RunConfig, state: ControlState) -> None:
+    if state.version >= config.control.steps:
+        raise ConfigError(f"{folder.path} is complete: {state.version} steps are done; raise control.steps to go on")
+    epochs = config.control.epochs
+    if epochs is not None and state.position.epoch >= epochs and not state.owed:
+        raise ConfigError(f"{folder.path} is complete: its data is used up; raise control.epochs to go on")
+
+
+def how_to_go_on(folder: RunFolder) -> str:
+    """The last words of a run that was stopped."""
+    whole = list(Shelf(folder.checkpoints).whole())
+    if not whole:
+        return f"stopped; what was done so far is in {folder.path}"
+    return f"stopped; step {whole[-1]} is saved; go on with: freerun resume {folder.path}"
+
+
+def _origins(dumped: str) -> Origins:
+    """Read back the comments of a dumped configuration."""
+    origins: Origins = {}
+    inside: list[str] = []
+    for line in dumped.splitlines():
+        depth = (len(line) - len(line.lstrip())) // 2
+        key, _, value = line.strip().partition(":")
+        inside = [*inside[:depth], key]
+        if value:
+            origins[".".join(inside)] = value.rpartition("  # ")[2]
+    return {key: origin for key, origin in origins.items() if origin != "default"}

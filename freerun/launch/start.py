@@ -1,0 +1,47 @@
+"""Where a run begins: in a folder of its own at version 0, or in an old one where a checkpoint left off."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from freerun.config.load import dump
+from freerun.control.state import ControlState
+from freerun.launch.prepare import Prepared
+from freerun.observe.folder import RunFolder, keep_lines
+from freerun.train.shelf import Shelf
+
+
+@dataclass(frozen=True)
+class Start:
+    folder: RunFolder
+    state: ControlState = field(default_factory=ControlState)
+    checkpoint: Path | None = None
+    """What the trainer loads; a new run begins with the model."""
+
+    @contextmanager
+    def opened(self, prepared: Prepared) -> Iterator[RunFolder]:
+        """The folder, ours alone, as it was when the checkpoint was made.
+
+        Lines about later steps go, for those steps are done again; so do half-written checkpoints. The timeline keeps
+        what happened.
+        """
+        with self.folder.locked():
+            write_config(self.folder, prepared)
+            Shelf(self.folder.checkpoints).tidy()
+            for file in (self.folder.metrics, self.folder.evals, self.folder.samples):
+                keep_lines(file, lambda line: line["step"] <= self.state.version)
+            yield self.folder
+
+
+def create_folder(prepared: Prepared) -> RunFolder:
+    folder = RunFolder.create(Path(prepared.config.runs), prepared.config.name)
+    write_config(folder, prepared)
+    return folder
+
+
+def write_config(folder: RunFolder, prepared: Prepared) -> None:
+    """Whole or not at all: a run without it cannot be resumed."""
+    draft = folder.config.with_name("config.yaml.draft")
+    draft.write_text(dump(prepared.config, prepared.origins))
+    draft.replace(folder.config)

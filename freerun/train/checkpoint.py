@@ -1,0 +1,98 @@
+"""Everything a resumed run needs of the trainer, to the disk and back, by torch's distributed checkpointing (DCP).
+
+Promises that a loaded learner goes on bit for bit as the saved one would have, and that training waits only while its
+state is copied: `async_save` copies on the caller's thread and writes on another, with or without a process group. One
+is written at a time; whoever wants the next one sooner waits. Tensors go through DCP by name, so sharded ones will too.
+
+The random state is the first rank's. Hyper-parameters are not saved: they are the configuration's.
+"""
+
+import pickle
+import random
+import warnings
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save
+
+from freerun.core import TrainerError, Version
+from freerun.train.learner import Learner
+from freerun.train.shelf import CONTROL, Shelf
+
+warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+
+
+class CheckpointWriter:
+    """Consumes a learner's state; produces whole checkpoints, beside the caller's work.
+
+    `begin` waits for the previous checkpoint and for the copy; `finish` for the writing. A checkpoint that could not be
+    written fails whichever comes next.
+    """
+
+    def __init__(self, keep: int) -> None:
+        self._keep = keep
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._going: Future[None] | None = None
+
+    def begin(self, learner: Learner, folder: Path, control: str) -> None:
+        """Returns when the state is copied. A version that is already there is not written again."""
+        self.finish()
+        shelf, version = Shelf(folder), learner.version
+        if version in shelf.whole():
+            return
+        unfinished = shelf.begin(version)
+        written = async_save(_state(learner), checkpoint_id=unfinished)
+        self._going = self._thread.submit(self._complete, shelf, version, unfinished, written, control)
+
+    def finish(self) -> None:
+        """Wait until the last one is whole."""
+        going, self._going = self._going, None
+        try:
+            if going:
+                going.result()
+        except (OSError, CheckpointException) as error:
+            raise TrainerError(f"a checkpoint could not be written: {_in_a_line(error)}") from None
+
+    def _complete(self, shelf: Shelf, version: Version, unfinished: Path, written: Any, control: str) -> None:
+        written.result()
+        (unfinished / CONTROL).write_text(control)
+        shelf.complete(version, self._keep)
+
+
+def load_checkpoint(folder: Path, learner: Learner) -> None:
+    """Put the learner where the saved one was. DCP reads into the tensors that are there, and refuses other shapes."""
+    state = _state(learner)
+    try:
+        load(state, checkpoint_id=folder)
+    except (OSError, CheckpointException, ValueError, RuntimeError) as error:
+        raise TrainerError(f"{folder} is damaged, or of another model: {_in_a_line(error)}") from None
+    learner.load_state(state)
+    _set_random_state(state["random"])
+
+
+def _state(learner: Learner) -> dict[str, Any]:
+    return learner.state() | {"random": _random_state()}
+
+
+def _random_state() -> bytes:
+    """In one piece: DCP would take a dictionary apart, and ask for a GPU's part on a machine without one."""
+    on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    cuda = torch.cuda.get_rng_state_all() if on_gpu else []
+    return pickle.dumps((random.getstate(), torch.get_rng_state(), cuda))
+
+
+def _set_random_state(state: bytes) -> None:
+    python, cpu, cuda = pickle.loads(state)
+    random.setstate(python)
+    torch.set_rng_state(cpu)
+    if cuda and len(cuda) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(cuda)
+
+
+def _in_a_line(error: BaseException) -> str:
+    """DCP's message holds a traceback a rank; the cause is its last line."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()

@@ -1,0 +1,121 @@
+"""From hidden states to log-probability and entropy, without ever holding tokens × vocabulary.
+
+Rows are taken a chunk at a time, forward and backward. The backward pass computes a chunk's logits again instead of
+keeping them: at 32,768 tokens and a vocabulary of 150,000 they would be 20 GB. Logits are float32 out of the matrix
+product, as the engine's are: in bf16 they would cost the log-probabilities two digits.
+
+Shapes: A trained tokens, C of them in a chunk; V vocabulary.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+_CHUNK = {"cuda": 2**28, "cpu": 2**22}
+"""Logits held at a time."""
+
+
+def logprobs_and_entropy(
+    hidden_A: Tensor, weight_V: Tensor, targets_A: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """Of each target token under softmax(hidden · weightᵀ / temperature), and the entropy of that distribution.
+
+    Both float32 (or wider, as the weights), both with a gradient to `hidden_A` and to `weight_V`.
+    """
+    logprobs_A, entropy_A = _Head.apply(hidden_A, weight_V, targets_A, temperature)
+    return logprobs_A, entropy_A
+
+
+class _Head(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_A: Tensor, weight_V: Tensor, targets_A: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        chunks = []
+        for rows in _chunks(len(hidden_A), weight_V):
+            chunks.append(_stats(_logits(hidden_A[rows], weight_V), targets_A[rows], temperature))
+        empty = hidden_A.new_zeros(3, 0, dtype=_precise(weight_V))
+        logprobs_A, entropy_A, normaliser_A = torch.cat([empty, *chunks], dim=1)
+        ctx.save_for_backward(hidden_A, weight_V, targets_A, normaliser_A, entropy_A)
+        ctx.temperature = temperature
+        ctx.set_materialize_grads(False)
+        return logprobs_A, entropy_A.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, grad_logprobs_A: Tensor | None, grad_entropy_A: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None, None, None]:
+        hidden_A, weight_V, targets_A, normaliser_A, entropy_A = ctx.saved_tensors
+        both = (grad_logprobs_A, grad_entropy_A)
+        grads_2A = torch.stack([torch.zeros_like(entropy_A) if grad is None else grad for grad in both])
+        grad_hidden_A = torch.empty_like(hidden_A)
+        grad_weight_V = torch.zeros_like(weight_V, dtype=_precise(weight_V)) if ctx.needs_input_grad[1] else None
+        for rows in _chunks(len(hidden_A), weight_V):
+            logits_CV = _logits(hidden_A[rows], weight_V)
+            known = targets_A[rows], normaliser_A[rows], entropy_A[rows]
+            grad_CV = _grad_logits(logits_CV, *known, grads_2A[:, rows], ctx.temperature, weight_V.dtype)
+            torch.mm(grad_CV, weight_V, out=grad_hidden_A[rows])
+            if grad_weight_V is not None:
+                grad_weight_V = _add_product(grad_weight_V, grad_CV.T, hidden_A[rows])
+        return grad_hidden_A, grad_weight_V, None, None
+
+
+def _chunks(count: int, weight_V: Tensor) -> list[slice]:
+    rows = max(1, _CHUNK[weight_V.device.type] // len(weight_V))
+    return [slice(start, min(start + rows, count)) for start in range(0, count, rows)]
+
+
+def _precise(weight_V: Tensor) -> torch.dtype:
+    return torch.promote_types(weight_V.dtype, torch.float32)
+
+
+def _logits(hidden_C: Tensor, weight_V: Tensor) -> Tensor:
+    if weight_V.is_cuda and weight_V.dtype == torch.bfloat16:
+        return torch.mm(hidden_C, weight_V.T, out_dtype=torch.float32)
+    return (hidden_C @ weight_V.T).to(_precise(weight_V))
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """total + a·b, the sum in the type of `total`."""
+    if total.is_cuda and a.dtype == torch.bfloat16:
+        return torch.addmm(total, a, b, out_dtype=torch.float32)
+    return total.addmm_(a.to(total.dtype), b.to(total.dtype))
+
+
+def _stats(logits_CV: Tensor, targets_C: Tensor, temperature: float) -> Tensor:
+    """Log-probability of the target, entropy, and the logarithm of the normaliser; 3 × C."""
+    if logits_CV.is_cuda and logits_CV.dtype == torch.float32:
+        from freerun.train.kernels import softmax_stats
+
+        stats: Tensor = softmax_stats(logits_CV, targets_C, temperature)
+        return stats
+    scaled_CV = logits_CV / temperature
+    normaliser_C = scaled_CV.logsumexp(-1)
+    logprobs_C = scaled_CV.gather(1, targets_C[:, None]).squeeze(1) - normaliser_C
+    mean_C = (scaled_CV - normaliser_C[:, None]).exp().mul(scaled_CV).sum(-1)
+    return torch.stack([logprobs_C, normaliser_C - mean_C, normaliser_C])
+
+
+def _grad_logits(
+    logits_CV: Tensor,
+    targets_C: Tensor,
+    normaliser_C: Tensor,
+    entropy_C: Tensor,
+    grads_2C: Tensor,
+    temperature: float,
+    dtype: torch.dtype,
+) -> Tensor:
+    """∂/∂logits of  g₁ · log p(target) + g₂ · H:  ( g₁ (1[target] − p) − g₂ p (log p + H) ) / temperature."""
+    if logits_CV.is_cuda and logits_CV.dtype == torch.float32:
+        from freerun.train.kernels import softmax_grads
+
+        grads: Tensor = softmax_grads(logits_CV, targets_C, normaliser_C, entropy_C, grads_2C, temperature, dtype)
+        return grads
+    grad_logprobs_C1, grad_entropy_C1 = grads_2C[:, :, None]
+    logp_CV = logits_CV / temperature - normaliser_C[:, None]
+    grad_CV = -logp_CV.exp() * (grad_logprobs_C1 + grad_entropy_C1 * (logp_CV + entropy_C[:, None]))
+    grad_CV.scatter_add_(1, targets_C[:, None], grad_logprobs_C1)
+    return (grad_CV / temperature).to(dtype)

@@ -1,0 +1,67 @@
+"""What learns: the decoder with a head that scores tokens, or with one that values them.
+
+`arrange` makes a decoder's layers faster or smaller without changing what they compute.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from freerun.models.attention import packed_attention
+from freerun.models.decoder import Decoder, Layer
+from freerun.train.head import logprobs_and_entropy
+from freerun.train.packing import Packed
+
+
+class PolicyModel(nn.Module):
+    def __init__(self, decoder: Decoder, temperature: float) -> None:
+        super().__init__()
+        self.decoder = decoder
+        self.temperature = temperature
+
+    def forward(self, micro: Packed) -> tuple[Tensor, Tensor]:
+        """Log-probability of each trained token, and the entropy where it was sampled."""
+        hidden_A = hidden_states(self.decoder, micro)
+        return logprobs_and_entropy(hidden_A, self.decoder.head.weight, micro.targets_A, self.temperature)
+
+
+class CriticModel(nn.Module):
+    """A decoder of its own, from the same start as the policy's, and a value that is 0 at first."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        super().__init__()
+        self.decoder = decoder
+        decoder.head.requires_grad_(decoder.shape.tied)  # its own head is not used; a tied one is the embedding
+        weight = decoder.embed.weight
+        self.value = nn.Linear(decoder.shape.hidden, 1, device=weight.device, dtype=weight.dtype)
+        nn.init.zeros_(self.value.weight)
+        nn.init.zeros_(self.value.bias)
+
+    def forward(self, micro: Packed) -> Tensor:
+        """What is expected where each trained token was sampled."""
+        values: Tensor = self.value(hidden_states(self.decoder, micro))
+        return values.squeeze(1).to(torch.promote_types(values.dtype, torch.float32))
+
+
+def hidden_states(decoder: Decoder, micro: Packed) -> Tensor:
+    """At the positions that predict trained tokens."""
+    attend = packed_attention(micro.lengths, micro.tokens_T.device)
+    hidden_T: Tensor = decoder(micro.tokens_T, micro.positions_T, attend)
+    return hidden_T[micro.rows_A]
+
+
+def arrange(decoder: Decoder, compiled: bool, recompute: bool) -> None:
+    """Compile the two halves of a layer around its attention, once for all layers and lengths; and do not keep what
+    is inside them for the backward pass, but compute it again. The attention itself is never computed twice."""
+    halves: list[Callable[..., Any]] = [Layer.project, Layer.feed]
+    if compiled:
+        halves = [torch.compile(half, dynamic=True) for half in halves]
+    if recompute:
+        halves = [partial(checkpoint, half, use_reentrant=False) for half in halves]
+    if compiled or recompute:
+        for layer in decoder.layers:
+            layer.project, layer.feed = (partial(half, layer) for half in halves)  # type: ignore[assignment]

@@ -1,0 +1,159 @@
+"""A module that learns: its precision, its shards, its optimizer.
+
+The optimizer always owns float32 weights (or wider, if they came wider). On a CPU the module computes with those. On
+one GPU it computes in bf16, on a copy that follows them; gradients are summed in float32 as they come out of the
+backward pass. On several ranks FSDP2 does all that, and each rank owns a share. So there is one loss, to rounding.
+"""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from freerun.core import TrainerError
+from freerun.models.decoder import Decoder
+from freerun.train.config import TrainConfig
+from freerun.train.models import arrange
+from freerun.train.ranks import Ranks
+
+
+class Trained:
+    def __init__(self, module: nn.Module, config: TrainConfig, ranks: Ranks, lr_scale: float = 1.0) -> None:
+        self._config, self._ranks, self._lr_scale = config, ranks, lr_scale
+        weight = next(module.parameters())
+        low = config.low_precision(weight.device.type)
+        self._owner = module.train()
+        self.module = self._owner
+        if ranks.size > 1:
+            _shard(module, ranks, low)
+        elif low:
+            self.module = _compute_copy(module)
+        arrange(decoder_of(self.module), config.compiles(weight.device.type), config.recompute)
+        self._optimizer = _optimizer(self._owner, config)
+
+    def __call__(self, *args: Any) -> Any:
+        return self.module(*args)
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The optimizer's."""
+        return [parameter for parameter in self._owner.parameters() if parameter.requires_grad]
+
+    def optimize(self, lr: float, kept_share: float = 1.0) -> float:
+        """One optimizer step; the gradient's norm before it was clipped.
+
+        `kept_share` is how much of the loss's weight was not masked: what is left counts as if it were all.
+        """
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr * self._lr_scale
+        parameters = self.parameters
+        if kept_share < 1.0:
+            torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], 1 / kept_share)
+        norm = whole(torch.nn.utils.clip_grad_norm_(parameters, self._config.clip_grad))
+        if not torch.isfinite(norm):
+            raise TrainerError("the gradient is not finite; lower train.lr, or look at the rewards for huge values")
+        self._optimizer.step()
+        self.forget_gradients()
+        if self.module is not self._owner:
+            mine = {name: p for name, p in self._owner.named_parameters() if p.requires_grad}
+            copies = dict(self.module.named_parameters())
+            torch._foreach_copy_([copies[name].data for name in mine], [p.data for p in mine.values()])
+        return norm.item()
+
+    def forget_gradients(self) -> None:
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The decoder's weights as the module computes with them, whole, under the plain decoder's names. On several
+        ranks every one has to ask, and only the first gets them."""
+        decoder = decoder_of(self.module)
+        if hasattr(decoder, "peft_config"):
+            from freerun.train.lora import merged  # slow to import
+
+            return merged(decoder)
+        tensors = ((name, whole(parameter.detach())) for name, parameter in decoder.named_parameters())
+        return {name: tensor for name, tensor in tensors if self._ranks.is_first}
+
+    def state(self) -> dict[str, Any]:
+        """Weights and the optimizer's state by parameter name: live tensors, whole or this rank's share.
+
+        An optimizer that has not stepped yet is given an empty state first: load into one, do not save one.
+        """
+        model, optimizer = get_state_dict(self._owner, self._optimizer)
+        return {"model": model, "optimizer": optimizer["state"]}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        _, optimizer = get_state_dict(self._owner, self._optimizer)
+        set_state_dict(
+            self._owner,
+            self._optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=optimizer | {"state": state["optimizer"]},
+        )
+        if self.module is not self._owner:
+            with torch.no_grad():
+                for mine, copy in zip(self._owner.parameters(), self.module.parameters(), strict=True):
+                    copy.copy_(mine)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of it, where this rank has a share."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def decoder_of(module: nn.Module) -> Decoder:
+    decoder = module.decoder
+    assert isinstance(decoder, Decoder)
+    return decoder
+
+
+def _compute_copy(owner: nn.Module) -> nn.Module:
+    """In bf16; its gradients go to the owner. Weights that do not learn exist once, in the copy."""
+    copy = deepcopy(owner)
+    inv_freq = decoder_of(owner).inv_freq
+    copy.to(torch.bfloat16)
+    decoder_of(copy).inv_freq = inv_freq
+    for mine, theirs in zip(owner.parameters(), copy.parameters(), strict=True):
+        if mine.requires_grad:
+            theirs.register_post_accumulate_grad_hook(partial(_hand_over, mine))  # type: ignore[no-untyped-call]
+        else:
+            mine.data = theirs.data
+    return copy
+
+
+def _hand_over(owner: nn.Parameter, parameter: Tensor) -> None:
+    assert parameter.grad is not None
+    if owner.grad is None:
+        owner.grad = parameter.grad.to(owner.dtype)
+    else:
+        owner.grad += parameter.grad
+    parameter.grad = None
+
+
+def _shard(module: nn.Module, ranks: Ranks, low: bool) -> None:
+    policy = MixedPrecisionPolicy(cast_forward_inputs=False)  # the residual stream stays float32
+    if low:
+        policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+    for layer in decoder_of(module).layers:
+        fully_shard(layer, mesh=ranks.mesh, mp_policy=policy)
+    fully_shard(module, mesh=ranks.mesh, mp_policy=policy)
+
+
+def _optimizer(owner: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
+    learning = [p for p in owner.parameters() if p.requires_grad]
+    return torch.optim.AdamW(
+        [
+            {"params": [p for p in learning if p.dim() > 1], "weight_decay": config.weight_decay},
+            {"params": [p for p in learning if p.dim() <= 1], "weight_decay": 0.0},
+        ],
+        lr=config.lr,
+        betas=config.betas,
+        eps=config.eps,
+        fused=True if learning[0].is_cuda else None,
+    )

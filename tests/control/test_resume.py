@@ -1,0 +1,195 @@
+"""Exactly once across crashes, as a property: runs cut off at any moment, each going on from the newest checkpoint."""
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from freerun.control.dealer import Dealer
+from freerun.control.state import ControlState, read_state
+from freerun.control.waiting import unbroken
+from freerun.core import Batch, ConfigError, Released, Task
+from freerun.data.stream import Position, TaskStream
+from freerun.train.base import StepResult
+from tests.control.test_promises import ScriptedTrainer, World, audit
+from tests.fakeclock import run_fast
+
+Ended = list[tuple[str, str]]
+"""Task and how it ended: trained, or the reason it was dropped for."""
+
+
+@dataclass
+class Crashing(World):
+    """Keeps a checkpoint every so many steps: the state, as JSON, and what had become of which task by then."""
+
+    save_every: int = 1
+    before: Ended = field(default_factory=list)
+    kept: tuple[str, Ended] = ("", [])
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.kept = (self.begins.to_json(), self.before)
+
+    async def settled(self, state: ControlState) -> None:
+        if state.version % self.save_every == 0:
+            self.kept = (state.to_json(), self.ended)
+
+    @property
+    def ended(self) -> Ended:
+        tasks = {e.group: e.detail for e in self.ledger.entries if e.what == "admitted"}
+        ends = [e for e in self.ledger.entries if e.what == "trained" or e.what == "dropped"]
+        return self.before + [(tasks[e.group], e.detail or e.what) for e in ends if e.detail != Released.RUN_ENDED]
+
+    async def crashes(self, after_s: float) -> tuple[str, Ended] | None:
+        """What the crash leaves on the disk; None when the run was over before."""
+        going = asyncio.create_task(self.go())
+        await asyncio.wait({going}, timeout=after_s)
+        if going.done():
+            await going
+            return None
+        kept = self.kept
+        going.cancel()
+        await asyncio.gather(going, return_exceptions=True)
+        return kept
+
+
+def state_of(text: str) -> ControlState:
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "control.json"
+        file.write_text(text)
+        return read_state(file)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 10**9),
+    num_tasks=st.integers(1, 40),
+    max_staleness=st.integers(0, 4),
+    when_stale=st.sampled_from(["wait", "mask", "drop"]),
+    failure_rate=st.sampled_from([0.0, 0.3]),
+    judge_failure_rate=st.sampled_from([0.0, 0.3]),
+    drop_no_signal=st.booleans(),
+    save_every=st.integers(1, 4),
+    crashes=st.lists(st.floats(0.0, 60.0), max_size=4),
+    sizes=st.lists(st.integers(1, 4), min_size=5, max_size=5),
+)
+def test_every_task_ends_once_across_crashes_and_the_bound_holds(
+    seed: int, num_tasks: int, max_staleness: int, when_stale: Literal["wait", "mask", "drop"], failure_rate: float,
+    judge_failure_rate: float, drop_no_signal: bool, save_every: int, crashes: list[float], sizes: list[int],
+) -> None:  # fmt: skip
+    """The trainer of each world asserts the bound, its ledger the formula. A resumed run may have other batch sizes."""
+
+    def world(begins: ControlState, before: Ended, groups_per_step: int) -> Crashing:
+        return Crashing(
+            seed, 1000, groups_per_step, 2, max_staleness, when_stale, drop_no_signal, failure_rate,
+            judge_failure_rate, num_tasks=num_tasks, begins=begins, save_every=save_every, before=before,
+        )  # fmt: skip
+
+    now = world(ControlState(), [], sizes.pop())
+    for after_s in crashes:
+        left = run_fast(now.crashes(after_s))
+        if left is None:
+            break
+        now = world(state_of(left[0]), left[1], sizes.pop())
+    else:
+        run_fast(now.go())
+    audit(now)
+    owed = [f"task-{place.index}" for place in now.begins.owed]
+    admitted = [entry.detail for entry in now.ledger.entries if entry.what == "admitted"]
+    assert admitted[: len(owed)] == owed, "what was cut off comes first"
+    assert Counter(task for task, _ in now.ended) == Counter(f"task-{i}" for i in range(num_tasks))
+    tally = now.ledger.tally
+    assert Counter(how for _, how in now.ended) == Counter({"trained": tally.trained} | dict(tally.dropped))
+    if when_stale == "wait" and not (failure_rate or judge_failure_rate or drop_no_signal):
+        assert tally.trained == num_tasks
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**9), st.integers(1, 3), st.floats(0.0, 60.0))
+def test_without_staleness_a_resumed_run_trains_on_the_same_groups(seed: int, save_every: int, after_s: float) -> None:
+    def trained(*worlds: World) -> dict[int, list[tuple[int, str]]]:
+        """By version, the later world's word counting."""
+        return {b.version: [(g.id, g.task.id) for g in b.groups] for world in worlds for b in world.batches}
+
+    unbroken = Crashing(seed, steps=8, max_staleness=0)
+    run_fast(unbroken.go())
+    first = Crashing(seed, steps=8, max_staleness=0, save_every=save_every)
+    if left := run_fast(first.crashes(after_s)):
+        second = Crashing(seed, steps=8, max_staleness=0, begins=state_of(left[0]))
+        run_fast(second.go())
+        assert trained(first, second) == trained(unbroken)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**9), st.floats(0.0, 30.0))
+def test_an_interrupted_run_finishes_its_step_so_state_and_trainer_agree(seed: int, after_s: float) -> None:
+    class Elsewhere(ScriptedTrainer):
+        """In a process of its own: a step that has begun is finished there, whoever still waits for it."""
+
+        async def step(self, batch: Batch) -> StepResult:
+            return await asyncio.shield(asyncio.ensure_future(super().step(batch)))
+
+    world = Crashing(seed, steps=10**6, step_s=0.4)
+    world.trainer = Elsewhere(world)
+
+    async def interrupted() -> None:
+        await world.crashes(after_s)
+        await asyncio.sleep(10)
+
+    run_fast(interrupted())
+    assert state_of(world.kept[0]).version == world.trainer.version
+
+
+def test_a_step_that_takes_too_long_is_given_up() -> None:
+    world = Crashing(1, steps=10**6, step_s=1000.0)
+
+    async def cancelled() -> float:
+        await world.crashes(100.0)
+        return asyncio.get_running_loop().time()
+
+    assert run_fast(cancelled()) == pytest.approx(101.0)
+
+
+def test_the_dealer_owes_what_is_out_in_hand_or_to_be_dealt_again() -> None:
+    stream = TaskStream([Task(str(i), "", []) for i in range(3)], seed=0, shuffle=False, epochs=2)
+    stream.seek(Position(1, 1))
+    dealer = Dealer(stream, [Position(0, 2), Position(1, 0)])
+    assert next(dealer).id == "2"
+    dealer.dealt(7)
+    assert next(dealer).id == "0"
+    assert dealer.owed == [Position(0, 2), Position(1, 0)]
+    dealer.dealt(8)
+    assert next(dealer).id == "1"
+    dealer.done(7)
+    assert dealer.owed == [Position(1, 0), Position(1, 1)]
+    assert dealer.position == Position(1, 2)
+    dealer.dealt(9)
+    assert [task.id for task in dealer] == ["2"]
+
+
+def test_a_state_that_cannot_be_read_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "control.json"
+    file.write_text('{"version": "three"}')
+    with pytest.raises(ConfigError, match=r"control\.json cannot be read"):
+        read_state(file)
+
+
+def test_a_step_that_fails_while_the_run_ends_is_the_cause() -> None:
+    async def fails() -> None:
+        await asyncio.sleep(0.5)
+        raise ZeroDivisionError
+
+    async def interrupted() -> None:
+        step = asyncio.create_task(unbroken(fails(), grace_s=1.0))
+        await asyncio.sleep(0.1)
+        step.cancel()
+        with pytest.raises(ZeroDivisionError):
+            await step
+
+    run_fast(interrupted())

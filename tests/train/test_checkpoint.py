@@ -1,0 +1,146 @@
+"""A learner that is saved and loaded goes on bit for bit; a checkpoint is whole or not there."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from freerun.core import TrainerError
+from freerun.train import shelf
+from freerun.train.checkpoint import CheckpointWriter, load_checkpoint
+from freerun.train.config import TrainConfig
+from freerun.train.learner import Learner
+from freerun.train.shelf import CONTROL, Shelf, version_of
+from tests.tiny import tiny_decoder
+from tests.train.test_learner import random_batch
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+
+CONFIG = TrainConfig(lr=1e-2, warmup_steps=4, decay_steps=9, minibatches=3, weight_decay=0.1)
+
+
+def learner(seed: int = 0, config: TrainConfig = CONFIG, tied: bool = True) -> Learner:
+    return Learner(tiny_decoder(seed, tie_word_embeddings=tied), config, temperature=0.9, seed=5)
+
+
+def learn(who: Learner, versions: range) -> list[dict[str, float]]:
+    every = [who.step(random_batch(version, version)).metrics for version in versions]
+    return [{name: value for name, value in metrics.items() if name != "tokens_per_s"} for metrics in every]
+
+
+def save(who: Learner, folder: Path, keep: int = 2) -> Path:
+    writer = CheckpointWriter(keep)
+    writer.begin(who, folder, "{}")
+    writer.finish()
+    return folder / f"step-{who.version}"
+
+
+def assert_equal(one: Learner, other: Learner) -> None:
+    assert one.version == other.version
+    mine, others = one.state(), other.state()
+    assert mine["model"].keys() == others["model"].keys()
+    assert all(torch.equal(mine["model"][name], others["model"][name]) for name in mine["model"])
+    assert mine["optimizer"].keys() == others["optimizer"].keys()
+    for name, tensors in mine["optimizer"].items():
+        assert tensors.keys() >= {"step", "exp_avg", "exp_avg_sq"}
+        assert all(torch.equal(tensors[key], others["optimizer"][name][key]) for key in tensors)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_loaded_learner_goes_on_bit_for_bit(tmp_path: Path, tied: bool) -> None:
+    """Schedules and the shuffling of minibatches included."""
+    unbroken, first = learner(tied=tied), learner(tied=tied)
+    whole = learn(unbroken, range(7))
+    learn(first, range(4))
+    loaded = learner(seed=99, tied=tied)  # other weights, all of which must go
+    load_checkpoint(save(first, tmp_path), loaded)
+    assert learn(loaded, range(4, 7)) == whole[4:]
+    assert_equal(loaded, unbroken)
+
+
+def test_the_state_is_copied_before_training_goes_on(tmp_path: Path) -> None:
+    who, same = learner(), learner()
+    learn(who, range(2))
+    learn(same, range(2))
+    writer = CheckpointWriter(2)
+    writer.begin(who, tmp_path, '{"controller": 1}')
+    learn(who, range(2, 5))
+    writer.finish()
+    loaded = learner(99)
+    load_checkpoint(tmp_path / "step-2", loaded)
+    assert_equal(loaded, same)
+    assert (tmp_path / "step-2" / CONTROL).read_text() == '{"controller": 1}'
+
+
+def test_random_numbers_go_on_too(tmp_path: Path) -> None:
+    who = learner()
+    learn(who, range(1))
+    checkpoint = save(who, tmp_path)
+    drawn = random.random(), torch.rand(3)
+    random.seed(0)
+    torch.manual_seed(0)
+    load_checkpoint(checkpoint, learner())
+    assert random.random() == drawn[0]
+    assert torch.equal(torch.rand(3), drawn[1])
+
+
+def test_hyper_parameters_are_the_configurations(tmp_path: Path) -> None:
+    who = learner()
+    learn(who, range(1))
+    changed = learner(config=CONFIG.model_copy(update={"weight_decay": 0.5, "betas": (0.5, 0.6)}))
+    load_checkpoint(save(who, tmp_path), changed)
+    groups = changed.policy._optimizer.param_groups
+    assert [group["weight_decay"] for group in groups] == [0.5, 0.0]
+    assert groups[0]["betas"] == (0.5, 0.6)
+
+
+def test_the_newest_are_kept_and_a_version_is_written_once(tmp_path: Path) -> None:
+    who = learner()
+    for version in range(4):
+        learn(who, range(version, version + 1))
+        save(who, tmp_path)
+    assert list(Shelf(tmp_path).whole()) == [3, 4]
+    written = (tmp_path / "step-4" / ".metadata").stat().st_mtime_ns
+    save(who, tmp_path)
+    assert (tmp_path / "step-4" / ".metadata").stat().st_mtime_ns == written
+
+
+def test_a_checkpoint_that_was_never_finished_is_not_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a kill -9 leaves before the rename, all files written or none; and the older one is still there."""
+    who = learner()
+    learn(who, range(1))
+    save(who, tmp_path, keep=1)
+    learn(who, range(1, 2))
+
+    def full(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(shelf, "_to_disk", full)
+    with pytest.raises(TrainerError, match="could not be written: No space left on device"):
+        save(who, tmp_path, keep=1)
+    assert list(Shelf(tmp_path).whole()) == [1]
+    assert version_of(tmp_path / "step-2.unfinished") is None
+    assert (tmp_path / "step-2.unfinished" / CONTROL).is_file()
+    Shelf(tmp_path).tidy()
+    assert [path.name for path in tmp_path.iterdir()] == ["step-1"]
+
+
+def test_a_folder_of_weights_is_not_a_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "step-7").mkdir()
+    (tmp_path / "step-7" / "model.safetensors").write_text("")
+    (tmp_path / "last").mkdir()
+    assert Shelf(tmp_path).whole() == {}
+    assert Shelf(tmp_path / "nothing").whole() == {}
+
+
+def test_what_does_not_fit_or_is_damaged_says_so(tmp_path: Path) -> None:
+    who = learner()
+    learn(who, range(1))
+    checkpoint = save(who, tmp_path)
+    other = Learner(tiny_decoder(hidden_size=16), CONFIG)
+    with pytest.raises(TrainerError, match="step-1 is damaged, or of another model: "):
+        load_checkpoint(checkpoint, other)
+    (checkpoint / ".metadata").unlink()
+    with pytest.raises(TrainerError, match="is damaged"):
+        load_checkpoint(checkpoint, who)
