@@ -76,11 +76,10 @@ def bench_engine(model: str, work: Work, dtype: str, burst: int, rival: str | No
     return measured
 
 
-def _decoder(model: str, device: str, dtype: torch.dtype) -> Decoder:
+def shape_named(model: str) -> Shape | None:
+    """The shape of that name; None when there is none."""
     if model not in SHAPES:
-        if not Path(model).is_dir():
-            raise ConfigError(f"--model {model} is neither a folder nor one of {', '.join(SHAPES)}")
-        return load_decoder(Path(model), dtype, device)
+        return None
     layers, hidden, heads, kv_heads, head_dim, ffn, vocabulary = SHAPES[model]
     raw = {
         "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": vocabulary, "hidden_size": hidden,
@@ -88,7 +87,16 @@ def _decoder(model: str, device: str, dtype: torch.dtype) -> Decoder:
         "head_dim": head_dim, "intermediate_size": ffn, "tie_word_embeddings": True, "max_position_embeddings": 8192,
         "eos_token_id": 1,
     }  # fmt: skip
-    return random_decoder(shape_of(raw), device, dtype)
+    return shape_of(raw)
+
+
+def _decoder(model: str, device: str, dtype: torch.dtype) -> Decoder:
+    shape = shape_named(model)
+    if shape is not None:
+        return random_decoder(shape, device, dtype)
+    if not Path(model).is_dir():
+        raise ConfigError(f"--model {model} is neither a folder nor one of {', '.join(SHAPES)}")
+    return load_decoder(Path(model), dtype, device)
 
 
 def _measure(decoder: Decoder, work: Work, dtype: str, burst: int) -> Measured:

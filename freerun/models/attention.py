@@ -21,17 +21,21 @@ _ROUND = 512
 """Lengths are padded to multiples of this for cuDNN, which takes its time over every length it has not seen."""
 
 
-def packed_attention(lengths: Sequence[int], device: torch.device | str = "cpu") -> Attend:
+def packed_attention(lengths: Sequence[int], device: torch.device, dtype: torch.dtype) -> Attend:
     """Sequences one after another, each token looking at its own sequence up to itself."""
-    return GpuPackedAttention(lengths, device) if torch.device(device).type == "cuda" else PackedAttention(lengths)
+    if device.type == "cuda" and dtype in (torch.bfloat16, torch.float16):
+        return GpuPackedAttention(lengths, device)
+    return PackedAttention(lengths, device)
 
 
 class PackedAttention:
     """In plain torch. Sequences of similar length are attended together: they are gathered into one padded block for
     the attention alone, where the causal mask already hides the padding behind each sequence."""
 
-    def __init__(self, lengths: Sequence[int]) -> None:
-        self._buckets = _buckets(lengths)
+    def __init__(self, lengths: Sequence[int], device: torch.device | str = "cpu") -> None:
+        self._buckets = [
+            (gather.to(device), kept.to(device), back.to(device)) for gather, kept, back in _buckets(lengths)
+        ]
         self._back_T = torch.cat([places for _, _, places in self._buckets]).argsort()
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
@@ -49,7 +53,7 @@ class PackedAttention:
 class GpuPackedAttention:
     """Long sequences one by one through cuDNN; what lies between them through one variable-length kernel."""
 
-    def __init__(self, lengths: Sequence[int], device: torch.device | str) -> None:
+    def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
         self._stretches: list[tuple[int, int, Tensor | None, int]] = []
         """First and last token; for a stretch of short sequences, their bounds and the longest."""
         start, short = 0, list[int]()

@@ -75,7 +75,7 @@ def _precise(weight_V: Tensor) -> torch.dtype:
 def _logits(hidden_C: Tensor, weight_V: Tensor) -> Tensor:
     if weight_V.is_cuda and weight_V.dtype == torch.bfloat16:
         return torch.mm(hidden_C, weight_V.T, out_dtype=torch.float32)
-    return (hidden_C @ weight_V.T).to(_precise(weight_V))
+    return torch.mm(hidden_C, weight_V.T).to(_precise(weight_V))
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> Tensor:
@@ -114,7 +114,7 @@ def _grad_logits(
 
         grads: Tensor = softmax_grads(logits_CV, targets_C, normaliser_C, entropy_C, grads_2C, temperature, dtype)
         return grads
-    grad_logprobs_C1, grad_entropy_C1 = grads_2C[:, :, None]
+    grad_logprobs_C1, grad_entropy_C1 = grads_2C[0, :, None], grads_2C[1, :, None]
     logp_CV = logits_CV / temperature - normaliser_C[:, None]
     grad_CV = -logp_CV.exp() * (grad_logprobs_C1 + grad_entropy_C1 * (logp_CV + entropy_C[:, None]))
     grad_CV.scatter_add_(1, targets_C[:, None], grad_logprobs_C1)

@@ -49,7 +49,8 @@ class CriticModel(nn.Module):
 
 def hidden_states(decoder: Decoder, micro: Packed) -> Tensor:
     """At the positions that predict trained tokens."""
-    attend = packed_attention(micro.lengths, micro.tokens_T.device)
+    weight = decoder.embed.weight
+    attend = packed_attention(micro.lengths, weight.device, weight.dtype)
     hidden_T: Tensor = decoder(micro.tokens_T, micro.positions_T, attend)
     return hidden_T[micro.rows_A]
 

@@ -1,0 +1,99 @@
+"""The trainer on a GPU: the same loss as on a CPU, and the same with and without each thing that makes it faster."""
+
+import random
+from typing import Any
+
+import pytest
+import torch
+
+from freerun.core import Batch, FinishReason, Group, Sample, Task
+from freerun.models.attention import LONG, GpuPackedAttention, PackedAttention
+from freerun.models.decoder import Decoder
+from freerun.train.config import TrainConfig
+from freerun.train.learner import Learner
+from tests.tiny import tiny_decoder
+
+if not torch.cuda.is_available():
+    pytest.skip("needs a GPU", allow_module_level=True)
+
+SHAPE: dict[str, Any] = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
+                         "intermediate_size": 256, "max_position_embeddings": 16_384}  # fmt: skip
+
+
+def decoder(device: str = "cuda") -> Decoder:
+    return tiny_decoder(1, std=0.05, **SHAPE).to(device)
+
+
+def batch(version: int, longest: int = 200) -> Batch:
+    dice = random.Random(version)
+
+    def sample() -> Sample:
+        length = dice.randrange(4, longest)
+        return Sample([dice.randrange(2, 48) for _ in range(length)], [False] * 2 + [True] * (length - 2),
+                      [-3.8] * length, [version] * length, FinishReason.STOP, reward=dice.random())  # fmt: skip
+
+    return Batch(version, [Group(i, Task("", "", []), [sample() for _ in range(4)], version) for i in range(4)])
+
+
+def trained(device: str = "cuda", steps: int = 3, **config: Any) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
+    """Where three steps lead, and what the last one reported."""
+    learner = Learner(decoder(device), TrainConfig(lr=1e-3, micro_batch_tokens=700, device=device, **config))
+    for version in range(steps):
+        result = learner.step(batch(version))
+    return {name: p.detach().cpu().clone() for name, p in learner.policy._owner.named_parameters()}, result.metrics
+
+
+def off(mine: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    """How differently the weights moved, relative to how far."""
+    start = {f"decoder.{name}": p.detach() for name, p in decoder("cpu").named_parameters()}
+    moved = sum((other[name] - start[name]).norm() ** 2 for name in start) ** 0.5
+    return float(sum((mine[name] - other[name]).norm() ** 2 for name in start) ** 0.5 / moved)
+
+
+def test_float32_is_what_a_cpu_gives() -> None:
+    (ours, _), (theirs, _) = trained(dtype="float32", compile=False), trained("cpu")
+    assert off(ours, theirs) < 0.02
+
+
+def test_bf16_over_float32_weights_with_and_without_what_makes_it_faster() -> None:
+    theirs, exact = trained("cpu")
+    plain, metrics = trained(compile=False)
+    assert metrics["loss"] == pytest.approx(exact["loss"], abs=0.01)
+    assert metrics["entropy"] == pytest.approx(exact["entropy"], rel=0.01)
+    assert off(plain, theirs) < 0.35, "Adam makes signs of small gradients, and bf16 turns some of them"
+    for compiled, recompute in ((True, False), (False, True), (True, True)):
+        other, report = trained(compile=compiled, recompute=recompute)
+        assert report["loss"] == pytest.approx(metrics["loss"], abs=2e-3)
+        assert report["grad_norm"] == pytest.approx(metrics["grad_norm"], rel=0.03)
+        assert off(other, plain) < 0.35
+
+
+def test_engine_and_trainer_agree_in_bf16() -> None:
+    from freerun.engines.base import Sampling
+    from freerun.engines.config import EngineConfig
+    from freerun.engines.embedded.engine import EmbeddedEngine
+
+    low = decoder().bfloat16()
+    low.inv_freq = decoder().inv_freq
+    engine = EmbeddedEngine(low, EngineConfig(cache_tokens=16_384))
+    engine.submit("a", [5, 6, 7, 8], Sampling(max_new_tokens=200, seed=1, ignore_eos=True), 8)
+    samples = []
+    while engine.has_work:
+        for _, c in engine.step():
+            samples.append(Sample([5, 6, 7, 8, *c.tokens], [False] * 4 + [True] * 200, [0.0] * 4 + c.logprobs,
+                                  [-1] * 4 + c.versions, c.finish, reward=float(c.index % 2)))  # fmt: skip
+    metrics = Learner(decoder(), TrainConfig(compile=False)).step(Batch(0, [Group(0, Task("", "", []), samples, 0)]))
+    assert metrics.metrics["engine_mismatch"] < 0.01
+
+
+def test_long_sequences_among_short_ones() -> None:
+    lengths = [3, LONG + 77, 500, 20, LONG, 1]
+    q, k, v = (torch.randn(sum(lengths), heads, 64, device="cuda", dtype=torch.bfloat16) for heads in (4, 2, 2))
+    got = GpuPackedAttention(lengths, q.device)(0, q, k, v)
+    expected = PackedAttention(lengths, q.device)(0, q.float(), k.float(), v.float())
+    assert (got.float() - expected).norm() / expected.norm() < 0.01
+
+
+def test_the_budget_is_found() -> None:
+    learner = Learner(decoder(), TrainConfig(compile=False))
+    assert learner._micro_batch_tokens >= 2048

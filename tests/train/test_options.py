@@ -1,0 +1,178 @@
+"""The step with every objective and option: the same however it is cut, and each does what it says."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from freerun.train.checkpoint import CheckpointWriter, load_checkpoint
+from freerun.train.config import TrainConfig
+from freerun.train.diagnostics import Health
+from freerun.train.learner import Learner
+from freerun.train.losses.presets import PRESETS
+from tests.tiny import tiny_decoder
+from tests.train.test_learner import plain_logprobs, random_batch
+
+
+def learner(start: torch.dtype = torch.float64, **config: Any) -> Learner:
+    settings = {"lr": 1e-2, "clip_grad": 1e9, **config}
+    return Learner(tiny_decoder(dtype=start), TrainConfig.model_validate(settings), longest=12)
+
+
+def weights(who: Learner) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in who.policy.tensors().items()}
+
+
+OPTIONS: list[dict[str, Any]] = [{"objective": name} for name in PRESETS] + [
+    {"corrections": ["icepop"], "icepop_range": [0.2, 1.5]},
+    {"corrections": ["sequence", "geometric"], "geometric_range": [0.3, 1.2]},
+    {"proximal": "interpolate"},
+    {"kl_coef": 0.1},
+    {"kl_coef": 0.1, "kl_in": "reward", "kl": "k1"},
+    {"entropy_coef": 0.05},
+    {"advantages": "gae"},
+    {"objective": "dapo", "overlong_tokens": 6},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda o: " ".join(f"{k}={v}" for k, v in o.items()))
+def test_how_a_batch_is_cut_changes_nothing(options: dict[str, Any]) -> None:
+    results = []
+    for micro_batch_tokens in (1, 40, 10_000):
+        who = learner(micro_batch_tokens=micro_batch_tokens, minibatches=2, **options)
+        for version in range(3):
+            metrics = who.step(random_batch(version, version)).metrics
+        results.append((weights(who), metrics))
+    start = weights(learner())
+    for mine, metrics in results:
+        assert any(not torch.equal(mine[name], start[name]) for name in start), "nothing was learned"
+        for name, tensor in mine.items():
+            torch.testing.assert_close(tensor, results[0][0][name], atol=1e-6, rtol=1e-5)
+        assert metrics["loss"] == pytest.approx(results[0][1]["loss"], rel=1e-4, abs=1e-7)
+
+
+def test_masked_tokens_count_as_if_they_were_not_there() -> None:
+    """IcePop keeps a part of the tokens; the same step on that part alone, with the same weights, is the same step."""
+    batch = random_batch(3)
+    who = learner(corrections=["icepop"], icepop_range=[0.5, 2.0], advantages="group_mean")
+    plain = tiny_decoder(dtype=torch.float64)
+    kept = random_batch(3)
+    with torch.no_grad():
+        for sample in kept.samples:
+            policy = [0.0, *plain_logprobs(plain, sample).tolist()]
+            ratios = torch.tensor(policy) - torch.tensor(sample.behavior_logprobs)
+            sample.loss_mask = [m and 0.5 <= r <= 2.0 for m, r in zip(sample.loss_mask, ratios.exp(), strict=True)]
+    metrics = who.step(batch).metrics
+    assert 0.1 < metrics["kept_share"] < 0.9
+    other = learner(corrections=["token"], behavior_cap=100.0, advantages="group_mean")
+    other.step(kept)
+    for name, tensor in weights(who).items():
+        torch.testing.assert_close(tensor, weights(other)[name], atol=1e-6, rtol=1e-5)
+
+
+def test_a_batch_that_is_masked_away_moves_nothing() -> None:
+    who = learner(corrections=["icepop"], icepop_range=[0.999999, 1.000001])
+    metrics = who.step(random_batch(3)).metrics
+    assert metrics["kept_share"] == 0
+    assert "grad_norm" not in metrics
+    assert all(torch.equal(tensor, weights(learner())[name]) for name, tensor in weights(who).items())
+    assert who.version == 1
+
+
+def test_the_reference_is_the_model_that_training_began_with() -> None:
+    who, free = learner(kl_coef=20.0), learner()
+    divergences = [who.step(random_batch(v, v)).metrics["reference_kl"] for v in range(8)]
+    assert divergences[0] == pytest.approx(0, abs=1e-12)
+    assert divergences[1] > 1e-4
+    for version in range(8):
+        free.step(random_batch(version, version))
+    start = tiny_decoder(dtype=torch.float64)
+    samples = random_batch(9).samples
+
+    def parted(who: Learner) -> float:
+        """How far its log-probabilities are from the start's."""
+        with torch.no_grad():
+            return sum((plain_logprobs(who.decoder, s) - plain_logprobs(start, s)).abs().mean().item() for s in samples)
+
+    assert parted(who) < 0.8 * parted(free)
+
+
+def test_a_critic_learns_what_to_expect() -> None:
+    who = learner(advantages="gae", critic_lr=1e-2, lr=1e-9, value_clip=10.0)
+    losses = [who.step(batch).metrics["value_loss"] for batch in (random_batch(1, version) for version in range(25))]
+    assert losses[-1] < 0.3 * losses[0]
+
+
+def test_overlong_answers_cost() -> None:
+    who = learner(objective="dapo", overlong_tokens=6, overlong_penalty=2.0)
+    samples = random_batch(1).samples
+    for sample, reward in zip(samples, who._rewards(samples), strict=True):
+        expected = 2.0 * min(0.0, max(-1.0, (12 - 6 - sample.num_sampled) / 6))
+        assert reward == pytest.approx((sample.reward or 0.0) + expected)
+
+
+def test_lora_trains_the_adapter_alone_and_is_saved_both_ways(tmp_path: Path) -> None:
+    who = learner(torch.float32, lora_rank=2)
+    before = {name: p.detach().clone() for name, p in who.decoder.named_parameters()}
+    plain = dict(tiny_decoder().named_parameters())
+    for version in range(3):
+        who.step(random_batch(version, version))
+    for name, parameter in who.decoder.named_parameters():
+        assert torch.equal(parameter, before[name]) != (".lora_" in name), name
+    merged = who.policy.tensors()
+    assert merged.keys() == plain.keys()
+    again = tiny_decoder()
+    again.load_state_dict(merged, strict=False)
+    samples = random_batch(5).samples
+    with torch.no_grad():
+        for sample, scores in zip(samples, who.score(samples), strict=True):
+            expected = [s for s, m in zip(plain_logprobs(again, sample), sample.loss_mask[1:], strict=True) if m]
+            assert scores == pytest.approx([float(s) for s in expected], abs=1e-4)
+    writer = CheckpointWriter(2)
+    writer.begin(who, tmp_path, "{}")
+    writer.finish()
+    loaded = learner(torch.float32, lora_rank=2)
+    load_checkpoint(tmp_path / "step-3", loaded)
+    assert all(torch.equal(tensor, loaded.policy.tensors()[name]) for name, tensor in merged.items())
+
+
+def test_scores_are_log_probabilities() -> None:
+    who = learner(micro_batch_tokens=30)
+    samples = random_batch(2).samples
+    with torch.no_grad():
+        for sample, scores in zip(samples, who.score(samples), strict=True):
+            policy = plain_logprobs(who.decoder, sample)
+            expected = [p.item() for p, mark in zip(policy, sample.loss_mask[1:], strict=True) if mark]
+            assert scores == pytest.approx(expected, abs=1e-9)
+
+
+def test_what_makes_it_smaller_changes_nothing() -> None:
+    plain, recomputing = learner(), learner(recompute=True)
+    for version in range(3):
+        plain.step(random_batch(version, version))
+        recomputing.step(random_batch(version, version))
+    for name, tensor in weights(plain).items():
+        torch.testing.assert_close(weights(recomputing)[name], tensor, atol=1e-12, rtol=1e-12)
+
+
+def test_bf16_over_float32_weights_on_a_cpu() -> None:
+    exact, low = learner(torch.float32), learner(torch.float32, dtype="bfloat16")
+    for version in range(4):
+        wanted = exact.step(random_batch(version, version)).metrics
+        got = low.step(random_batch(version, version)).metrics
+        assert got["loss"] == pytest.approx(wanted["loss"], abs=0.05)
+    owned = dict(low.policy._owner.named_parameters())
+    assert {p.dtype for p in owned.values()} == {torch.float32}
+    for name, tensor in low.policy.tensors().items():
+        assert tensor.dtype == torch.bfloat16
+        assert torch.equal(tensor, owned[f"decoder.{name}"].bfloat16()), "the copy follows the weights"
+
+
+def test_a_figure_that_leaves_its_range_is_said_once() -> None:
+    health = Health()
+    assert health.warnings({"clip_share": 0.1, "engine_mismatch": 0.01}) == []
+    assert "lower train.lr" in health.warnings({"clip_share": 0.7})[0]
+    assert health.warnings({"clip_share": 0.8}) == []
+    assert health.warnings({"clip_share": 0.1}) == []
+    assert len(health.warnings({"clip_share": 0.9, "effective_samples": 0.1})) == 2
