@@ -61,10 +61,14 @@ async def serve(
     """
     torch.set_num_threads(config.threads)
     with _listening(where or Where()) as listening:
-        engine = ServedEngine(load_for_engine(folder, config), config, _detokeniser(folder))
-        desk = _desk(folder, engine)
-        if where:
-            desk.tokenizer.load()  # a run may never need one; people need it at once
+        tokenizer = Tokenizer(folder)
+        loading = asyncio.to_thread(_engine, folder, config)
+        if where:  # a run may never need a tokenizer; people need it at once, and it takes as long as the model
+            engine, _ = await asyncio.gather(loading, asyncio.to_thread(tokenizer.load))
+        else:
+            engine = await loading
+        thread = EngineThread(engine, asyncio.get_running_loop())
+        desk = Desk(thread, tokenizer, folder.resolve().name, engine.longest, engine.eos_token_ids)
         server = _server(desk.thread, app_of(desk, subscriber, where.api_key if where else None), where is not None)
         listening.listen(2048)
         ready(_url(listening))
@@ -85,9 +89,8 @@ def app_of(desk: Desk, subscriber: Subscriber, api_key: str | None) -> FastAPI:
     return app
 
 
-def _desk(folder: Path, engine: ServedEngine) -> Desk:
-    thread = EngineThread(engine, asyncio.get_running_loop())
-    return Desk(thread, Tokenizer(folder), folder.resolve().name, engine.longest, engine.eos_token_ids)
+def _engine(folder: Path, config: EngineConfig) -> ServedEngine:
+    return ServedEngine(load_for_engine(folder, config), config, _detokeniser(folder))
 
 
 def _server(thread: EngineThread, app: FastAPI, for_people: bool) -> uvicorn.Server:
