@@ -14,13 +14,15 @@ from rich.console import Console
 from rich.table import Table
 
 from freerun.core import Batch, ConfigError, FinishReason, Group, Sample, Task
-from freerun.launch.bench_engine import shape_named
+from freerun.launch.bench_engine import set_threads, shape_named
 from freerun.models.checkpoint import load_decoder
 from freerun.models.decoder import Decoder, random_decoder
 from freerun.models.shape import Shape
 from freerun.train.config import TrainConfig
 from freerun.train.learner import Learner
 from freerun.train.packing import Packed, pack
+
+__all__ = ["bench_trainer", "lengths_of", "set_threads", "show"]
 
 FIXED = 32
 """Micro-batches of the rival, as in the paper."""
@@ -40,8 +42,14 @@ class Measured:
 
 
 def bench_trainer(
-    model: str, lengths: Sequence[int], config: TrainConfig, compare: str | None, steps: int
+    model: str,
+    lengths: Sequence[int],
+    micro_batch_tokens: int | None,
+    recompute: bool,
+    compare: str | None,
+    steps: int,
 ) -> list[Measured]:
+    config = TrainConfig(micro_batch_tokens=micro_batch_tokens, recompute=recompute)
     measured = [_measure(model, lengths, config, "freerun", Learner, steps)]
     if compare == "plain":
         plain = config.model_copy(update={"compile": False, "recompute": True})
@@ -152,11 +160,11 @@ def _batch(shape: Shape, lengths: Sequence[int], version: int) -> Batch:
     return Batch(version, [Group(i, Task(str(i), "", []), pair, version) for i, pair in enumerate(pairs)])
 
 
-def show(model: str, lengths: Sequence[int], config: TrainConfig, measured: list[Measured], json_only: bool) -> None:
-    device = torch.cuda.get_device_name() if config.place() == "cuda" else f"CPU, {torch.get_num_threads()} thread(s)"
+def show(model: str, lengths: Sequence[int], measured: list[Measured], json_only: bool) -> None:
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} thread(s)"
     record = {
         "bench": "trainer", "model": model, "sequences": len(lengths), "tokens": sum(lengths), "longest": max(lengths),
-        "micro_batch_tokens": config.micro_batch_tokens, "recompute": config.recompute, "device": device,
+        "device": device,
     }  # fmt: skip
     if not json_only:
         table = Table(title=f"{model}: {len(lengths)} sequences, {sum(lengths):,} tokens a step; {device}")

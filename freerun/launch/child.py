@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +38,9 @@ class TrainerSettings:
     """The folder, in shared memory, where versions are published."""
     checkpoint: str | None = None
     """Where the trainer goes on from; without one it begins with the model."""
+    rank: int = 0
+    rendezvous: str = ""
+    """The file by which ranks find each other."""
 
 
 def run_engine(settings: EngineSettings) -> None:
@@ -48,16 +52,22 @@ def run_engine(settings: EngineSettings) -> None:
 
 
 def run_trainer(settings: TrainerSettings) -> None:
-    from freerun.train.worker import Worker, serve
-    from freerun.weights.shm import ShmPublisher
+    from freerun.train.ranks import Ranks
+    from freerun.train.worker import Worker, follow, serve
+    from freerun.weights.publish import publisher_for
 
     config = TrainConfig.model_validate(settings.train)
-    publisher = ShmPublisher(Path(settings.weights))
+    ranks = Ranks.join(settings.rank, config.ranks, settings.rendezvous, config.place())
+    publisher = publisher_for(config.place(), Path(settings.weights)) if ranks.is_first else None
     checkpoint = Path(settings.checkpoint) if settings.checkpoint else None
     worker = Worker(
-        Path(settings.model), config, settings.temperature, settings.seed, publisher, checkpoint, settings.longest
+        *(Path(settings.model), config, settings.temperature, settings.seed),
+        *(publisher, checkpoint, settings.longest, ranks),
     )
-    serve(worker, settings.endpoint, ready)
+    if ranks.is_first:
+        serve(worker, settings.endpoint, ready)
+    else:
+        follow(worker, ready)
 
 
 def ready(where: str) -> None:
@@ -79,7 +89,11 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     follow_the_parent()
     kind, settings = sys.argv[1:]
-    if kind == "engine":
-        run_engine(msgspec.json.decode(settings, type=EngineSettings))
-    else:
-        run_trainer(msgspec.json.decode(settings, type=TrainerSettings))
+    try:
+        if kind == "engine":
+            run_engine(msgspec.json.decode(settings, type=EngineSettings))
+        else:
+            run_trainer(msgspec.json.decode(settings, type=TrainerSettings))
+    except Exception:
+        traceback.print_exc()
+        os._exit(1)  # at once: a thread that waits for another rank would hold it here

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from freerun.control.evaluate import EvaluateBeside, Evaluation, Evaluator
 from freerun.control.ledger import MemoryLedger
 from freerun.control.sft import sft as control_sft
 from freerun.control.waiting import background, together
-from freerun.core import EngineError, FreerunError, Sample
+from freerun.core import EngineError, FreerunError, Sample, TrainerError
 from freerun.engines.http import HttpEngine
 from freerun.launch.child import EngineSettings, TrainerSettings
 from freerun.launch.keeper import Keeper, saved
@@ -61,26 +61,15 @@ async def parts(
     async with AsyncExitStack() as stack:
         scratch = stack.enter_context(scratch_folder())
         processes = await stack.enter_async_context(Processes(folder.logs))
-        endpoint = f"ipc://{scratch}/trainer"
-        trainer = TrainerSettings(
-            config.model.path,
-            config.train.model_dump(mode="json"),
-            config.rollout.temperature,
-            config.seed,
-            config.rollout.max_new_tokens,
-            endpoint,
-            str(scratch),
-            str(checkpoint) if checkpoint else None,
-        )
         names = [f"engine {index}" for index in range(num_engines)] + ["evaluator"] * evaluates
         judge = JudgeService(config.reward, log=folder.logs / "judge.log")
-        _, _, *urls = await together(
+        _, endpoint, *urls = await together(
             stack.enter_async_context(judge),
-            processes.start("trainer", "trainer", trainer, config.train.threads),
+            start_trainer(prepared, processes, scratch, checkpoint),
             *(start_engine(prepared, processes, name, sharing=len(names)) for name in names),
         )
         engines = [await stack.enter_async_context(HttpEngine(str(url))) for url in urls]
-        remote = stack.enter_context(RemoteTrainer(endpoint))
+        remote = stack.enter_context(RemoteTrainer(str(endpoint)))
         async with background(processes.watch()):
             try:
                 yield Parts(
@@ -90,10 +79,34 @@ async def parts(
                     judge,
                     engines[num_engines] if evaluates else None,
                 )
-            except EngineError:
-                with suppress(TimeoutError):  # when the engine's process died, that is the first cause
+            except (EngineError, TrainerError):
+                with suppress(TimeoutError):  # when a process of theirs died, that is the first cause
                     await asyncio.wait_for(processes.watch(), _LAST_WORDS_S)
                 raise
+
+
+async def start_trainer(prepared: Prepared, processes: Processes, scratch: Path, checkpoint: Path | None) -> str:
+    """All ranks, at the same time: each waits for the others."""
+    config = prepared.config
+    first = TrainerSettings(
+        config.model.path,
+        config.train.model_dump(mode="json"),
+        config.rollout.temperature,
+        config.seed,
+        config.rollout.max_new_tokens,
+        f"ipc://{scratch}/trainer",
+        str(scratch),
+        str(checkpoint) if checkpoint else None,
+        rendezvous=str(scratch / "ranks"),
+    )
+    names = ["trainer", *(f"trainer {rank}" for rank in range(1, config.train.ranks))]
+    endpoint, *_ = await together(
+        *(
+            processes.start(name, "trainer", replace(first, rank=rank), config.train.threads)
+            for rank, name in enumerate(names)
+        )
+    )
+    return endpoint
 
 
 async def start_engine(prepared: Prepared, processes: Processes, name: str, sharing: int = 1) -> str:

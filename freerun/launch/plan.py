@@ -11,13 +11,14 @@ def describe(config: RunConfig, shape: Shape, num_tasks: int) -> str:
     if control.epochs is not None:
         steps = min(steps, -(-control.epochs * num_tasks // control.groups_per_step))
     cache = f"{engine.cache_tokens:,} tokens" if engine.cache_tokens else "what fits"
+    ranks = f"{config.train.ranks} ranks of " if config.train.ranks > 1 else ""
     lines = [
         f"model      {config.model.path}: {shape.family}, {shape.num_parameters / 1e6:.2f}M parameters",
         f"data       {num_tasks} tasks from {config.data.source}",
         "processes  controller (this one)",
         f"           engine 0: {engine.threads} thread(s), {engine.dtype}, {engine.max_running} answers at a time, "
         f"cache: {cache}",
-        f"           trainer: {config.train.threads} thread(s), float32, AdamW at {config.train.lr:g}",
+        f"           trainer: {ranks}{config.train.threads} thread(s), float32, AdamW at {config.train.lr:g}",
         f"           {config.reward.workers} reward worker(s): {config.reward.judge}, {config.reward.timeout_s:g} s",
     ]
     if config.evaluate.every:

@@ -63,14 +63,16 @@ class Processes:
         return where
 
     async def watch(self) -> None:
-        """Never returns: raises as soon as one of the processes has ended."""
+        """Never returns: raises as soon as one of the processes has ended. Of several at once, one that was killed, or
+        the first that was started: others may have ended because it did."""
         waits = {asyncio.create_task(child.process.wait()): child for child in self._children}
         try:
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
-        raise self._died(waits[done.pop()])
+        ended = [child for wait, child in waits.items() if wait in done]
+        raise self._died(min(ended, key=lambda child: (child.process.returncode or 0) >= 0))
 
     async def __aexit__(self, *_: object) -> None:
         """Ask each to end, then insist."""

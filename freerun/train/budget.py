@@ -22,7 +22,8 @@ def micro_batch_budget(policy: Trained, shape: Shape, device: torch.device, rank
     (small, small_bytes), (large, large_bytes) = ((tokens, _peak(policy, shape, device, tokens)) for tokens in _PROBES)
     per_token = max((large_bytes - small_bytes) / (large - small), 1.0)
     fixed = small_bytes - per_token * small
-    later = sum(4 * p.numel() * 4 for p in policy.parameters)  # gradient, two moments, and one to spare; float32
+    shares = sum(p.numel() for p in policy.parameters) / ranks.size
+    later = 4 * shares * 4  # gradient, two moments, and one to spare; float32
     free, _ = torch.cuda.mem_get_info(device)
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     tokens = int(((free + unused) * _SPARE - later - fixed) / per_token)
@@ -30,6 +31,7 @@ def micro_batch_budget(policy: Trained, shape: Shape, device: torch.device, rank
     return int(min(max(fewest, _PROBES[0]), MOST))
 
 
+@torch.enable_grad()
 def _peak(policy: Trained, shape: Shape, device: torch.device, tokens: int) -> int:
     """Bytes that a pass over one sequence of that many tokens takes beyond what was there before it."""
     sample = Sample([1] * tokens, [True] * tokens, [0.0] * tokens, [0] * tokens, FinishReason.STOP)

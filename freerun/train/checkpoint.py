@@ -2,15 +2,19 @@
 
 Promises that a loaded learner goes on bit for bit as the saved one would have, and that training waits only while its
 state is copied: `async_save` copies on the caller's thread and writes on another, with or without a process group. One
-is written at a time; whoever wants the next one sooner waits. Tensors go through DCP by name, so sharded ones will too.
+is written at a time; whoever wants the next one sooner waits.
 
-The random state is the first rank's. Hyper-parameters are not saved: they are the configuration's.
+Every rank writes its share into the same folder, and all of them call the same methods in turn. Tensors go by name, so
+another number of ranks can load them. The random state is the first rank's. Hyper-parameters are not saved: they are
+the configuration's.
 """
 
 import pickle
 import random
 import warnings
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +25,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from freerun.core import TrainerError, Version
 from freerun.train.learner import Learner
+from freerun.train.ranks import ALONE, Ranks
 from freerun.train.shelf import CONTROL, Shelf
 
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
@@ -33,8 +38,8 @@ class CheckpointWriter:
     written fails whichever comes next.
     """
 
-    def __init__(self, keep: int) -> None:
-        self._keep = keep
+    def __init__(self, keep: int, ranks: Ranks = ALONE) -> None:
+        self._keep, self._ranks = keep, ranks
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._going: Future[None] | None = None
 
@@ -42,32 +47,49 @@ class CheckpointWriter:
         """Returns when the state is copied. A version that is already there is not written again."""
         self.finish()
         shelf, version = Shelf(folder), learner.version
-        if version in shelf.whole():
+        unfinished = self._ranks.by_first(lambda: _begun(shelf, version))
+        if unfinished is None:
             return
-        unfinished = shelf.begin(version)
-        written = async_save(_state(learner), checkpoint_id=unfinished)
+        written = async_save(_state(learner), checkpoint_id=unfinished, process_group=self._ranks.aside)
         self._going = self._thread.submit(self._complete, shelf, version, unfinished, written, control)
 
     def finish(self) -> None:
         """Wait until the last one is whole."""
         going, self._going = self._going, None
-        try:
-            if going:
-                going.result()
-        except (OSError, CheckpointException) as error:
-            raise TrainerError(f"a checkpoint could not be written: {_in_a_line(error)}") from None
+        if going:
+            wait([going])
+            self._ranks.by_first(lambda: _outcome(going))
 
     def _complete(self, shelf: Shelf, version: Version, unfinished: Path, written: Any, control: str) -> None:
-        written.result()
-        (unfinished / CONTROL).write_text(control)
-        shelf.complete(version, self._keep)
+        written.result()  # on the first rank: every rank's
+        if self._ranks.is_first:
+            (unfinished / CONTROL).write_text(control)
+            shelf.complete(version, self._keep)
 
 
-def load_checkpoint(folder: Path, learner: Learner) -> None:
+def _begun(shelf: Shelf, version: Version) -> Path | None:
+    with _failing_in_a_line():
+        return None if version in shelf.whole() else shelf.begin(version)
+
+
+def _outcome(going: Future[None]) -> None:
+    with _failing_in_a_line():
+        going.result()
+
+
+@contextmanager
+def _failing_in_a_line() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, CheckpointException) as error:
+        raise TrainerError(f"a checkpoint could not be written: {_in_a_line(error)}") from None
+
+
+def load_checkpoint(folder: Path, learner: Learner, ranks: Ranks = ALONE) -> None:
     """Put the learner where the saved one was. DCP reads into the tensors that are there, and refuses other shapes."""
     state = _state(learner)
     try:
-        load(state, checkpoint_id=folder)
+        load(state, checkpoint_id=folder, process_group=ranks.aside)
     except (OSError, CheckpointException, ValueError, RuntimeError) as error:
         raise TrainerError(f"{folder} is damaged, or of another model: {_in_a_line(error)}") from None
     learner.load_state(state)

@@ -27,7 +27,9 @@ class TrainConfig(Section):
         "auto", "What it computes in, over float32 weights; auto: bfloat16 on a GPU, float32 on a CPU."
     )
     recompute: bool = knob(False, "Compute activations again in the backward pass instead of keeping them.")
-    compile: bool | None = knob(None, "Fuse the small operations of a layer by torch.compile; empty: on a GPU.")
+    compile: bool | None = knob(
+        None, "Fuse the small operations of a layer by torch.compile; empty: on a GPU, for 50M parameters or more."
+    )
     lora_rank: int = knob(0, "Train a LoRA adapter of this rank instead of the weights; 0 trains the weights.", ge=0)
     lora_alpha: float | None = knob(None, "The adapter counts alpha / rank; empty: twice the rank.", gt=0)
     objective: Literal["decoupled_ppo", "ppo", "grpo", "dr_grpo", "dapo", "rloo", "reinforce_pp", "gspo", "cispo"] = (
@@ -108,8 +110,9 @@ class TrainConfig(Section):
     def low_precision(self, device: str) -> bool:
         return self.dtype == "bfloat16" or (self.dtype == "auto" and device == "cuda")
 
-    def compiles(self, device: str) -> bool:
-        return device == "cuda" if self.compile is None else self.compile
+    def compiles(self, device: str, parameters: int) -> bool:
+        """Compiling takes half a minute: worth it for a model of some size, on a GPU."""
+        return device == "cuda" and parameters > 50_000_000 if self.compile is None else self.compile
 
     def lr_at(self, step: int) -> float:
         """The learning rate of step 0, 1, 2, …"""

@@ -43,7 +43,7 @@ def discounted_sums(values_A: Tensor, sequence_A: Tensor, discount: float) -> Te
     length, since nothing is ever divided by a small power.
     """
     sums_A = values_A.clone()
-    longest = int(torch.bincount(sequence_A).max())
+    longest = int(torch.bincount(sequence_A, minlength=1).max())
     reach = 1
     while reach < longest:
         further_A = torch.where(sequence_A[reach:] == sequence_A[:-reach], sums_A[reach:], 0.0)

@@ -30,11 +30,11 @@ from freerun.train.losses.corrections import correct
 from freerun.train.losses.kl import kl_estimate
 from freerun.train.losses.presets import bounds, resolve
 from freerun.train.models import CriticModel, PolicyModel
-from freerun.train.packing import Packed, dealt, num_trained, pack
+from freerun.train.packing import Packed, dealt, num_trained, pack, untrained
 from freerun.train.proximal import proximal_logprobs
 from freerun.train.ranks import ALONE, Ranks
 from freerun.train.speed import Speed
-from freerun.train.trained import Trained, decoder_of
+from freerun.train.trained import Frozen, Trained, decoder_of
 
 
 class Learner:
@@ -54,7 +54,9 @@ class Learner:
         self._objective, self._bounds = resolve(config), bounds(config)
         start = decoder.embed.weight.dtype
         low = torch.bfloat16 if config.low_precision(self._device.type) else start
-        self._reference = PolicyModel(_frozen(decoder, low), temperature) if config.kl_coef else None
+        self._reference: Frozen | None = None
+        if config.kl_coef:
+            self._reference = Frozen(PolicyModel(_copy(decoder, low), temperature), ranks)
         self._critic: Trained | None = None
         if self._objective.advantages == "gae":
             self._critic = Trained(CriticModel(deepcopy(decoder)), config, ranks, config.critic_lr / config.lr)
@@ -93,7 +95,7 @@ class Learner:
             if kept_share:
                 diagnostics.optimizer_step(self._optimize(kept_share), self._lr)
             else:
-                self.policy.forget_gradients()
+                self._forget_gradients()
         phases.end("learn")
         self.version += 1
         metrics = diagnostics.result() | speed.of([s.tokens for s in batch.samples], phases.ended)
@@ -108,7 +110,7 @@ class Learner:
         for micro in self._packed(list(range(len(examples))), examples, [0.0] * len(examples), weights):
             logprobs_A, _ = self.policy(micro)
             loss = -(micro.weights_A * logprobs_A).sum()
-            torch.autograd.backward(loss * self._ranks.size)
+            torch.autograd.backward(loss)
             total += loss.detach()
         lr = self._lr
         metrics = {"grad_norm": self.policy.optimize(lr), "lr": lr, "tokens": float(sum(trained))}
@@ -133,10 +135,10 @@ class Learner:
         tensors = self.policy.tensors()
         if self._ranks.is_first:
             save_tensors(tensors, self._shape, folder, like)
-            if self._config.lora_rank:
-                from freerun.train.lora import save_adapter  # slow to import
+        if self._config.lora_rank:
+            from freerun.train.lora import save_adapter  # slow to import
 
-                save_adapter(self.decoder, folder / "adapter", str(like))
+            save_adapter(self.decoder, folder / "adapter", str(like), writes=self._ranks.is_first)
 
     def state(self) -> dict[str, Any]:
         """All that the next step depends on, its batch and the configuration aside. Live tensors."""
@@ -179,12 +181,15 @@ class Learner:
         self, indices: list[int], samples: Sequence[Sample], advantage: Sequence[float], weights: Sequence[float]
     ) -> Iterator[Packed]:
         """This rank's micro-batches of those samples; `weights` go with `indices`, `advantage` with `samples`. One that
-        is empty, so that all ranks have as many, is another sample that counts nothing."""
+        is empty, so that all ranks have as many, is a short sample of which no token is trained."""
         lengths = [len(samples[i].tokens) for i in indices]
         for micro in dealt(lengths, self._micro_batch_tokens, self._ranks.size)[self._ranks.rank]:
-            chosen = [indices[i] for i in micro] or indices[:1]
-            count = [weights[i] for i in micro] or [0.0]
-            yield pack([samples[i] for i in chosen], [advantage[i] for i in chosen], count).to(self._device)
+            chosen, count = [indices[i] for i in micro], [weights[i] for i in micro]
+            if chosen:
+                packed = pack([samples[i] for i in chosen], [advantage[i] for i in chosen], count)
+            else:
+                packed = pack([untrained(samples[min(indices, key=lambda i: len(samples[i].tokens))])])
+            yield packed.to(self._device)
 
     def _advantages(self, batch: Batch) -> list[float]:
         """One a sample. With a critic, what is taken from the reward here counts there: see `_before_the_step`."""
@@ -250,8 +255,7 @@ class Learner:
             micro.advantages_A, micro.returns_A = gae(
                 micro.values_A, rewards_S, micro.sequence_A, config.gamma, config.gae_lambda
             )
-            counts_A = (micro.weights_A > 0).double()
-            moments += torch.stack([(counts_A * micro.advantages_A.double() ** power).sum() for power in range(3)])
+            moments += torch.stack([(micro.advantages_A.double() ** power).sum() for power in range(3)])
         count, total, squares = self._ranks.sum(moments).tolist()
         spread = max(squares / count - (total / count) ** 2, 0.0) ** 0.5
         for micro in every:
@@ -281,7 +285,7 @@ class Learner:
             diagnostics.add(reference_kl=divergence_A)
         token_loss_A = correction.weight_A * loss.loss_A + correction.kept_A * extra_A
         total = (micro.weights_A * token_loss_A).sum()
-        torch.autograd.backward(total * self._ranks.size)  # ranks average their gradients; the weights have the sum
+        torch.autograd.backward(total)
         if self._critic:
             self._critic_backward(micro, diagnostics)
         diagnostics.micro_batch(tokens, entropy_A, loss, correction, total.detach())
@@ -307,8 +311,14 @@ class Learner:
         assert micro.values_A is not None
         assert micro.returns_A is not None
         loss = value_loss(self._critic(micro), micro.values_A, micro.returns_A, self._config.value_clip)
-        torch.autograd.backward((micro.weights_A * loss.loss_A).sum() * self._ranks.size)
+        torch.autograd.backward((micro.weights_A * loss.loss_A).sum())
         diagnostics.add(value_loss=loss.loss_A)
+
+    def _forget_gradients(self) -> None:
+        """Of a minibatch that the corrections masked away."""
+        self.policy.forget_gradients()
+        if self._critic:
+            self._critic.forget_gradients()
 
     def _optimize(self, kept_share: float) -> float:
         if self._critic:
@@ -316,8 +326,8 @@ class Learner:
         return self.policy.optimize(self._lr, kept_share)
 
 
-def _frozen(decoder: Decoder, dtype: torch.dtype) -> Decoder:
-    copy = deepcopy(decoder).to(dtype).requires_grad_(False)
+def _copy(decoder: Decoder, dtype: torch.dtype) -> Decoder:
+    copy = deepcopy(decoder).to(dtype)
     copy.inv_freq = decoder.inv_freq
     return copy
 

@@ -22,6 +22,7 @@ from torch import Tensor
 from freerun.core import ConfigError
 from freerun.models.checkpoint import PARTS, hugging_face_names, to_hugging_face
 from freerun.models.decoder import Decoder
+from freerun.train.ranks import whole
 
 TARGETS = ("qkv", "out", "gate_up", "down")
 _ADAPTER = "default"
@@ -58,9 +59,10 @@ def merged(decoder: Decoder) -> dict[str, Tensor]:
     """The weights of the plain decoder that computes the same, under its names, in the base's type.
 
     The sums are new tensors, the rest are the live ones. Adding B·A in place and subtracting it again would drift.
+    Where ranks have shares, every one has to ask.
     """
     tensors = {
-        name.replace(".base_layer.", "."): parameter.detach()
+        name.replace(".base_layer.", "."): whole(parameter.detach())
         for name, parameter in decoder.named_parameters()
         if ".lora_" not in name
     }
@@ -78,12 +80,18 @@ def adapter_state(decoder: Decoder) -> dict[str, Tensor]:
     return {name: parameter.detach() for name, parameter in decoder.named_parameters() if parameter.requires_grad}
 
 
-def save_adapter(decoder: Decoder, folder: Path, base: str) -> None:
-    """Write an ordinary peft adapter for the Hugging Face model `base`; the folder appears whole or not at all."""
+def save_adapter(decoder: Decoder, folder: Path, base: str, writes: bool = True) -> None:
+    """Write an ordinary peft adapter for the Hugging Face model `base`; the folder appears whole or not at all.
+
+    Where ranks have shares, every one has to take part, and one `writes`.
+    """
+    tensors = _hugging_face(decoder)
+    if not writes:
+        return
     unfinished = folder.with_name(folder.name + ".unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    save_file(_hugging_face(decoder), unfinished / "adapter_model.safetensors", metadata={"format": "pt"})
+    save_file(tensors, unfinished / "adapter_model.safetensors", metadata={"format": "pt"})
     config = copy(_config(decoder))
     config.base_model_name_or_path = base
     config.target_modules = {part.split(".")[-1] for target in config.target_modules for part in PARTS[target]}
@@ -143,7 +151,8 @@ def _adapted(decoder: Decoder) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Each adapted layer's plain name, A and B."""
     for name, module in decoder.named_modules():
         if isinstance(module, LoraLayer):
-            yield name, module.lora_A[_ADAPTER].weight.detach(), module.lora_B[_ADAPTER].weight.detach()
+            a, b = (whole(lora[_ADAPTER].weight.detach()) for lora in (module.lora_A, module.lora_B))
+            yield name, a, b
 
 
 def _config(decoder: Decoder) -> Any:

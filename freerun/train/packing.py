@@ -123,3 +123,8 @@ def pack(
 def num_trained(sample: Sample) -> int:
     """How many of its tokens carry a loss."""
     return sum(sample.loss_mask[1:])
+
+
+def untrained(sample: Sample) -> Sample:
+    """The same tokens, none with a loss."""
+    return replace(sample, loss_mask=[False] * len(sample.tokens))

@@ -1,23 +1,39 @@
 """The processes that train together. One alone is the same thing with nobody to talk to."""
 
 import os
+import sys
+from collections.abc import Callable
 from datetime import timedelta
+from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor
 
+from freerun.core import ConfigError, FreerunError
+
+T = TypeVar("T")
 _PATIENCE = timedelta(minutes=30)
-"""A rank that is silent for so long has hung; one that died is noticed by the launcher at once."""
+"""A rank that is silent for so long in the middle of something has hung; one that died is noticed by the launcher."""
+_IDLE = timedelta(days=30)
+"""How long the next request may take to come: generation takes its time."""
 
 
 class Ranks:
     """Sums over all ranks, and what the first one has to say. Everybody has to call the same methods in turn."""
 
+    mesh: DeviceMesh | None = None
+    aside: dist.ProcessGroup | None = None
+    """For what is done beside training, on another thread: two threads would confuse each other's messages."""
+
     def __init__(self, rank: int = 0, size: int = 1, device: str = "cpu") -> None:
         self.rank, self.size, self.device = rank, size, device
-        self.mesh: DeviceMesh | None = init_device_mesh(device, (size,)) if size > 1 else None
+        if size > 1:
+            self.mesh = init_device_mesh(device, (size,))
+            self.aside = dist.new_group(backend="gloo", timeout=_PATIENCE)
+            self._requests = dist.new_group(backend="gloo", timeout=_IDLE)
 
     @classmethod
     def join(cls, rank: int, size: int, rendezvous: str, device: str) -> "Ranks":
@@ -25,8 +41,10 @@ class Ranks:
         if size == 1:
             return cls(device=device)
         if device == "cuda":
-            torch.cuda.set_device(rank % torch.cuda.device_count())
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+            if size > torch.cuda.device_count():
+                raise ConfigError(f"train.ranks is {size}, but there are only {torch.cuda.device_count()} GPUs")
+            torch.cuda.set_device(rank)
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
         backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
         dist.init_process_group(
             backend, init_method=f"file://{rendezvous}", rank=rank, world_size=size, timeout=_PATIENCE
@@ -47,15 +65,30 @@ class Ranks:
             dist.all_reduce(values, dist.ReduceOp.MAX)
         return values
 
-    def say(self, message: list[bytes] | None) -> list[bytes]:
+    def say(self, message: T | None) -> T:
         """The first rank's message, for all."""
-        if self.size == 1:
-            assert message is not None
-            return message
         box = [message]
-        dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
-        assert box[0] is not None
-        return box[0]
+        if self.size > 1:
+            dist.broadcast_object_list(box, src=0, group=self._requests, device=torch.device("cpu"))
+        return cast(T, box[0])
+
+    def by_first(self, work: Callable[[], T]) -> T:
+        """What the first rank alone does, and what came of it for all: the result, or the error."""
+        outcome: T | FreerunError | None = None
+        if self.is_first:
+            try:
+                outcome = work()
+            except FreerunError as error:
+                outcome = error
+        said = self.say(outcome)
+        if isinstance(said, FreerunError):
+            raise said
+        return cast(T, said)
 
 
 ALONE = Ranks()
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of it, where this rank has a share. All ranks have to ask."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

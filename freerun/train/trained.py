@@ -1,10 +1,11 @@
-"""A module that learns: its precision, its shards, its optimizer.
+"""A module that learns: its precision, its shards, its optimizer. And one that does not.
 
 The optimizer always owns float32 weights (or wider, if they came wider). On a CPU the module computes with those. On
 one GPU it computes in bf16, on a copy that follows them; gradients are summed in float32 as they come out of the
 backward pass. On several ranks FSDP2 does all that, and each rank owns a share. So there is one loss, to rounding.
 """
 
+import warnings
 from collections.abc import Mapping
 from copy import deepcopy
 from functools import partial
@@ -13,14 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from freerun.core import TrainerError
 from freerun.models.decoder import Decoder
 from freerun.train.config import TrainConfig
 from freerun.train.models import arrange
-from freerun.train.ranks import Ranks
+from freerun.train.ranks import Ranks, whole
+
+warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")  # of what nobody changes in place
 
 
 class Trained:
@@ -28,17 +30,19 @@ class Trained:
         self._config, self._ranks, self._lr_scale = config, ranks, lr_scale
         weight = next(module.parameters())
         low = config.low_precision(weight.device.type)
+        self._dtype = torch.bfloat16 if low else weight.dtype
         self._owner = module.train()
         self.module = self._owner
         if ranks.size > 1:
             _shard(module, ranks, low)
         elif low:
             self.module = _compute_copy(module)
-        arrange(decoder_of(self.module), config.compiles(weight.device.type), config.recompute)
+        decoder = decoder_of(self.module)
+        arrange(decoder, config.compiles(weight.device.type, decoder.shape.num_parameters), config.recompute)
         self._optimizer = _optimizer(self._owner, config)
 
     def __call__(self, *args: Any) -> Any:
-        return self.module(*args)
+        return _compute(self.module, *args)
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -73,11 +77,11 @@ class Trained:
         """The decoder's weights as the module computes with them, whole, under the plain decoder's names. On several
         ranks every one has to ask, and only the first gets them."""
         decoder = decoder_of(self.module)
+        tensors = ((name, whole(p.detach().to(self._dtype))) for name, p in decoder.named_parameters())
         if hasattr(decoder, "peft_config"):
             from freerun.train.lora import merged  # slow to import
 
-            return merged(decoder)
-        tensors = ((name, whole(parameter.detach())) for name, parameter in decoder.named_parameters())
+            tensors = ((name, tensor.to(self._dtype)) for name, tensor in merged(decoder).items())
         return {name: tensor for name, tensor in tensors if self._ranks.is_first}
 
     def state(self) -> dict[str, Any]:
@@ -102,9 +106,17 @@ class Trained:
                     copy.copy_(mine)
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """All of it, where this rank has a share."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+class Frozen:
+    """A module that only computes; on several ranks in shares, too."""
+
+    def __init__(self, module: nn.Module, ranks: Ranks) -> None:
+        self.module = module.eval().requires_grad_(False)
+        if ranks.size > 1:
+            _shard(module, ranks, low=False)
+
+    @torch.no_grad()
+    def __call__(self, *args: Any) -> Any:
+        return _compute(self.module, *args)
 
 
 def decoder_of(module: nn.Module) -> Decoder:
@@ -136,13 +148,22 @@ def _hand_over(owner: nn.Parameter, parameter: Tensor) -> None:
     parameter.grad = None
 
 
+def _compute(module: nn.Module, *args: Any) -> Any:
+    result = module(*args)
+    if isinstance(module, FSDPModule) and not torch.is_grad_enabled():
+        module.reshard()  # it leaves that to a backward pass, and none will come
+    return result
+
+
 def _shard(module: nn.Module, ranks: Ranks, low: bool) -> None:
     policy = MixedPrecisionPolicy(cast_forward_inputs=False)  # the residual stream stays float32
     if low:
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
-    for layer in decoder_of(module).layers:
-        fully_shard(layer, mesh=ranks.mesh, mp_policy=policy)
-    fully_shard(module, mesh=ranks.mesh, mp_policy=policy)
+    for part in [*decoder_of(module).layers, module]:
+        fully_shard(part, mesh=ranks.mesh, mp_policy=policy)
+        assert isinstance(part, FSDPModule)
+        part.set_gradient_divide_factor(1.0)  # the sum over ranks: a minibatch's weights are those of all
+        part.set_force_sum_reduction_for_comms(True)  # gloo takes an average for a sum (pytorch #162338)
 
 
 def _optimizer(owner: nn.Module, config: TrainConfig) -> torch.optim.AdamW:

@@ -2,10 +2,13 @@
 
 A request is two frames, the method and its argument in msgpack; a reply is two frames, `ok` and the result, or `error`
 with message and traceback. `METHODS` is the whole protocol, for this side and for the client's.
+
+With several ranks the first one does that. It says each request to the others, and all of them do it.
 """
 
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,10 @@ from freerun.weights.base import Publisher
 
 
 class Worker:
-    """Its methods are those of the Trainer protocol, done at once. It goes on from `checkpoint` where there is one."""
+    """Its methods are those of the Trainer protocol, done at once. It goes on from `checkpoint` where there is one.
+
+    Only the first rank has a publisher.
+    """
 
     def __init__(
         self,
@@ -31,7 +37,7 @@ class Worker:
         config: TrainConfig,
         temperature: float,
         seed: int,
-        publisher: Publisher,
+        publisher: Publisher | None,
         checkpoint: Path | None = None,
         longest: int = 0,
         ranks: Ranks = ALONE,
@@ -40,16 +46,23 @@ class Worker:
         torch.manual_seed(seed)
         self._folder = folder
         self._publisher = publisher
+        self.ranks = ranks
         self._learner = Learner.from_folder(folder, config, temperature, seed, longest, ranks)
-        self._checkpoints = CheckpointWriter(config.keep)
+        self._checkpoints = CheckpointWriter(config.keep, ranks)
         if checkpoint:
-            load_checkpoint(checkpoint, self._learner)
+            load_checkpoint(checkpoint, self._learner, ranks)
         self.step = self._learner.step
         self.sft = self._learner.sft
         self.score = self._learner.score
 
+    def do(self, request: list[bytes]) -> Any:
+        method, argument = request[0].decode(), request[1]
+        takes, _ = METHODS[method]
+        return getattr(self, method)(msgspec.msgpack.decode(argument, type=takes))
+
     def publish(self, _: None) -> Any:
-        return self._publisher.publish(self._learner.version, self._learner.policy.tensors())
+        tensors = self._learner.policy.tensors()
+        return self._publisher.publish(self._learner.version, tensors) if self._publisher else None
 
     def save(self, folder: str) -> None:
         self._learner.save(Path(folder), like=self._folder)
@@ -64,19 +77,29 @@ class Worker:
 
 
 def serve(worker: Worker, endpoint: str, ready: Callable[[str], None]) -> None:
-    """Until the process is ended."""
+    """The first rank, until its process is ended."""
     with zmq.Context() as context, context.socket(zmq.PAIR) as socket:
         socket.bind(endpoint)
         ready(endpoint)
         while True:
-            method, argument = socket.recv_multipart()
-            socket.send_multipart(answer(worker, method.decode(), argument))
+            socket.send_multipart(answer(worker, socket.recv_multipart()))
 
 
-def answer(worker: Worker, method: str, argument: bytes) -> list[bytes]:
+def follow(worker: Worker, ready: Callable[[str], None]) -> None:
+    """Any other rank, until its process is ended.
+
+    What Freerun refuses, all ranks refuse alike, or the first alone after they parted, and it answers. Anything else
+    leaves the others waiting in the middle of something: it ends this process, and with it the run.
+    """
+    ready(f"rank {worker.ranks.rank}")
+    while True:
+        with suppress(FreerunError):
+            worker.do(worker.ranks.say(None))
+
+
+def answer(worker: Worker, request: list[bytes]) -> list[bytes]:
     try:
-        takes, _ = METHODS[method]
-        result = getattr(worker, method)(msgspec.msgpack.decode(argument, type=takes))
+        result = worker.do(worker.ranks.say(request))
         return [b"ok", msgspec.msgpack.encode(result)]
     except FreerunError as error:
         return [b"error", msgspec.msgpack.encode((str(error), error.detail))]

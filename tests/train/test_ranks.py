@@ -1,0 +1,171 @@
+"""Two ranks learn what one learns alone. One pair of real processes does every lesson; this one does them too."""
+
+import multiprocessing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from freerun.train.checkpoint import CheckpointWriter, load_checkpoint
+from freerun.train.config import TrainConfig
+from freerun.train.learner import Learner
+from freerun.train.ranks import ALONE, Ranks
+from freerun.train.shelf import Shelf
+from tests.tiny import tiny_decoder, tiny_folder
+from tests.train.test_learner import random_batch
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+
+CRITIC = {"objective": "ppo", "advantages": "gae", "lr": 1e-2}
+LESSONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "decoupled_ppo": ({}, {}),
+    "clipped": ({"clip_grad": 1e-3, "eps": 1e-3, "micro_batch_tokens": 30}, {"tie_word_embeddings": False}),
+    "gspo": ({"objective": "gspo", "corrections": ("icepop", "geometric"), "icepop_range": (0.05, 20.0),
+              "geometric_range": (0.3, 3.0), "recompute": True}, {}),
+    "critic": (CRITIC, {}),
+    "critic untied": (CRITIC, {"tie_word_embeddings": False}),
+    "kl in loss": ({"minibatches": 1, "kl_coef": 0.1, "entropy_coef": 0.01}, {}),
+    "kl in reward": ({"objective": "dapo", "kl_coef": 0.1, "kl_in": "reward"}, {}),
+    "lora": ({"lora_rank": 3}, {}),
+}  # fmt: skip
+"""Of each, what is unlike the defaults: training, model."""
+LOW: tuple[dict[str, Any], dict[str, Any]] = ({"dtype": "bfloat16"}, {})
+
+
+def lesson(config: dict[str, Any], model: dict[str, Any], ranks: Ranks, dtype: torch.dtype) -> dict[str, Any]:
+    """Three steps, the second on minibatches of two sequences and of one, so that a rank has none; then scoring; then
+    a supervised step."""
+    train = TrainConfig(**{"lr": 1e-2, "minibatches": 2, **config})
+    learner = Learner(tiny_decoder(dtype=dtype, **model), train, longest=12, ranks=ranks)
+    few = random_batch(0, 1, groups=2, size=2)
+    metrics = [learner.step(batch).metrics for batch in (random_batch(0, 0), few, random_batch(2, 2))]
+    scores = learner.score(random_batch(9).samples)
+    metrics.append(learner.sft(random_batch(8).samples).metrics)
+    return {"metrics": metrics, "scores": scores, "tensors": learner.policy.tensors()}
+
+
+def student(seed: int, ranks: Ranks) -> Learner:
+    """With a critic, whose last bias has a single number: one of two ranks has no share in it."""
+    return Learner(tiny_decoder(seed), TrainConfig(**CRITIC), ranks=ranks)
+
+
+def learned(learner: Learner, versions: range) -> dict[str, torch.Tensor]:
+    for version in versions:
+        learner.step(random_batch(version, version))
+    return learner.policy.tensors()
+
+
+def saved(learner: Learner, folder: Path, ranks: Ranks) -> None:
+    """Checkpoints of two versions; training goes on while they are written."""
+    writer = CheckpointWriter(2, ranks)
+    for version in (1, 2):
+        learned(learner, range(version, version + 1))
+        writer.begin(learner, folder, "{}")
+    learned(learner, range(3, 4))
+    writer.finish()
+
+
+def resumed(checkpoint: Path, ranks: Ranks) -> dict[str, torch.Tensor]:
+    learner = student(99, ranks)
+    load_checkpoint(checkpoint, learner, ranks)
+    return learned(learner, range(learner.version, 5))
+
+
+def rank(number: int, folder: Path) -> None:
+    """What each of the pair does."""
+    torch.set_num_threads(1)
+    ranks = Ranks.join(number, 2, str(folder / "rendezvous"), "cpu")
+    results = {name: lesson(*how, ranks, torch.float64) for name, how in LESSONS.items()}
+    results["low"] = lesson(*LOW, ranks, torch.float32)
+    results["unbroken"] = learned(student(0, ranks), range(5))
+    first = student(0, ranks)
+    learned(first, range(1))
+    saved(first, folder / "by two", ranks)
+    results["resumed"] = resumed(folder / "by two" / "step-3", ranks)
+    results["resumed by two"] = resumed(folder / "by one" / "step-3", ranks)
+    adapted = Learner(tiny_decoder(), TrainConfig(lora_rank=2, lr=1e-2), ranks=ranks)
+    adapted.step(random_batch(0))
+    adapted.save(folder / "adapted", folder / "model")
+    if ranks.is_first:
+        torch.save(results, folder / "results")
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The folder that the pair worked in, and its results. In it, checkpoints that one made alone."""
+    folder = tmp_path_factory.mktemp("pair")
+    tiny_folder(folder / "model")
+    one = student(0, ALONE)
+    learned(one, range(1))
+    saved(one, folder / "by one", ALONE)
+    spawn = multiprocessing.get_context("spawn")
+    processes = [spawn.Process(target=rank, args=(number, folder), daemon=True) for number in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0, 0]
+    return folder, torch.load(folder / "results")
+
+
+def assert_close(ours: dict[str, torch.Tensor], others: dict[str, torch.Tensor], atol: float) -> None:
+    assert ours.keys() == others.keys()
+    for name, tensor in ours.items():
+        torch.testing.assert_close(others[name], tensor, atol=atol, rtol=atol)
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_two_ranks_learn_what_one_does(pair: tuple[Path, dict[str, Any]], name: str) -> None:
+    one, two = lesson(*LESSONS[name], ALONE, torch.float64), pair[1][name]
+    assert_close(one["tensors"], two["tensors"], 1e-9)
+    for mine, theirs in zip(one["metrics"], two["metrics"], strict=True):
+        mine.pop("tokens_per_s", None), theirs.pop("tokens_per_s", None)
+        assert theirs == pytest.approx(mine, rel=1e-5, abs=1e-6)
+    for row, same in zip(one["scores"], two["scores"], strict=True):
+        assert same == pytest.approx(row, abs=1e-9)
+    first, few, *_ = one["metrics"]
+    assert first["grad_norm"] > 0.01
+    if name == "gspo":
+        assert 0 < first["kept_share"] < 0.9
+        assert few["kept_share"] == 0, "a step that teaches nothing is one too"
+    else:
+        assert few["grad_norm"] > 0.01
+
+
+def test_low_precision_is_the_same_to_its_rounding(pair: tuple[Path, dict[str, Any]]) -> None:
+    one, two = lesson(*LOW, ALONE, torch.float32), pair[1]["low"]
+    assert {tensor.dtype for tensor in two["tensors"].values()} == {torch.bfloat16}
+    start = dict(tiny_decoder().named_parameters())
+    off, moved = (
+        sum((tensor.float() - other[name].float()).square().sum().item() for name, tensor in two["tensors"].items())
+        for other in (one["tensors"], start)
+    )
+    assert off < 0.01 * moved
+    for mine, theirs in zip(one["metrics"], two["metrics"], strict=True):
+        assert theirs["loss"] == pytest.approx(mine["loss"], rel=0.05, abs=0.01)
+        assert theirs["grad_norm"] == pytest.approx(mine["grad_norm"], rel=0.05)
+
+
+def test_a_checkpoint_of_two_ranks_goes_on_bit_for_bit(pair: tuple[Path, dict[str, Any]]) -> None:
+    folder, results = pair
+    assert list(Shelf(folder / "by two").whole()) == [2, 3]
+    assert not list((folder / "by two").glob("*.unfinished"))
+    assert all(torch.equal(results["resumed"][name], tensor) for name, tensor in results["unbroken"].items())
+
+
+def test_a_checkpoint_goes_on_with_another_number_of_ranks(pair: tuple[Path, dict[str, Any]]) -> None:
+    folder, results = pair
+    alone = learned(student(0, ALONE), range(5))
+    assert_close(alone, results["unbroken"], 1e-4)
+    assert_close(alone, results["resumed by two"], 1e-4)
+    assert_close(alone, resumed(folder / "by two" / "step-3", ALONE), 1e-4)
+
+
+def test_an_adapter_is_saved_whole(pair: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    one = Learner(tiny_decoder(), TrainConfig(lora_rank=2, lr=1e-2))
+    one.step(random_batch(0))
+    one.save(tmp_path / "adapted", pair[0] / "model")
+    for file in ("model.safetensors", "adapter/adapter_model.safetensors"):
+        assert_close(load_file(tmp_path / "adapted" / file), load_file(pair[0] / "adapted" / file), 1e-5)
