@@ -26,6 +26,10 @@ def implied(values: dict[str, Any]) -> dict[str, Any]:
     return {"control.drop_no_signal": True, "train.overlong_tokens": int(longest) // 5}
 
 
+class ResourcesConfig(Section):
+    engines: int = knob(1, "Engine processes; each takes engine.threads, and on a GPU they divide its memory.", ge=1)
+
+
 class RunConfig(Section):
     name: str = knob("run", "The run's folder is RUNS/NAME.", pattern=r"^[A-Za-z0-9._-]+$")
     runs: str = knob("runs", "The folder that holds the folders of runs.")
@@ -38,6 +42,7 @@ class RunConfig(Section):
     control: ControlConfig = section(ControlConfig, "Steps, batches, staleness.")
     train: TrainConfig = section(TrainConfig, "How the policy learns.")
     engine: EngineConfig = section(EngineConfig, "How answers are generated.")
+    resources: ResourcesConfig = section(ResourcesConfig, "How many processes do what.")
     evaluate: EvaluateConfig = section(EvaluateConfig, "Evaluation on held-out tasks.")
     sft: SftConfig = section(SftConfig, "Supervised training (`freerun sft`).")
 

@@ -20,6 +20,7 @@ from freerun.control.waiting import background, patiently, together, unbroken
 from freerun.core import Batch, EngineError, FreerunError, Group, Released, Sample, Task, Version
 from freerun.core.nouns import NOT_SAMPLED
 from freerun.engines.base import Client, Engine, Load, UpdateReport
+from freerun.engines.router import Owing, Router
 from freerun.rewards.base import Judge, JudgeReason, Verdict
 from freerun.rollouts.base import Rollout
 from freerun.train.base import Trainer
@@ -56,6 +57,7 @@ class Run:
     admission: Admission = field(init=False)
     buffer: Buffer = field(init=False)
     load: Load = field(default_factory=Load)
+    router: Router = field(init=False)
     dropped_in_a_row: int = 0
 
     def __post_init__(self) -> None:
@@ -68,6 +70,7 @@ class Run:
             self.begins.next_group,
         )
         self.buffer = Buffer(self.config.bound())
+        self.router = Router(self.engines)
 
     @property
     def version(self) -> Version:
@@ -144,8 +147,9 @@ async def answer(run: Run, task: Task, ticket: Ticket) -> None:
 
 async def rolled_out(run: Run, task: Task, ticket: Ticket) -> list[Sample] | None:
     """The task's samples; None when the engine failed it every time. A retry starts the group afresh."""
+    tried: list[Owing] = []
     for attempt in range(run.config.retries + 1):
-        engine = run.engines[(ticket.group + attempt) % len(run.engines)]
+        tried.append(engine := run.router.choose(but_not=tried))
         reserved = run.group_size if attempt == 0 else 0
         client = Client(engine, f"{run.seed}/{ticket.group}/{attempt}", run.load, reserved)
         try:

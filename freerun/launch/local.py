@@ -142,7 +142,8 @@ async def train(
                 if start.checkpoint:
                     recorder.goes_on(start.checkpoint)
                 live.doing("controller", "starts engine, trainer and reward workers")
-                async with parts(prepared, folder, 1, bool(config.evaluate.every), start.checkpoint) as running:
+                evaluates = bool(config.evaluate.every)
+                async with parts(prepared, folder, config.resources.engines, evaluates, start.checkpoint) as running:
                     run = _run(prepared, running, start, ledger, recorder, rollout or single_turn(prepared))
                     recorder.buffer = run.buffer
                     await _train(run, running, recorder, evaluations, folder)

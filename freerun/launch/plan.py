@@ -16,9 +16,10 @@ def describe(config: RunConfig, shape: Shape, num_tasks: int) -> str:
         f"model      {config.model.path}: {shape.family}, {shape.num_parameters / 1e6:.2f}M parameters",
         f"data       {num_tasks} tasks from {config.data.source}",
         "processes  controller (this one)",
-        f"           engine 0: {engine.threads} thread(s), {engine.dtype}, {engine.max_running} answers at a time, "
-        f"cache: {cache}",
-        f"           trainer: {ranks}{config.train.threads} thread(s), float32, AdamW at {config.train.lr:g}",
+        f"           {config.resources.engines} engine(s): {engine.threads} thread(s), {engine.dtype}, "
+        f"{engine.max_running} answers at a time, cache: {cache}",
+        f"           trainer: {ranks}{config.train.threads} thread(s), {config.train.objective}, AdamW at "
+        f"{config.train.lr:g}",
         f"           {config.reward.workers} reward worker(s): {config.reward.judge}, {config.reward.timeout_s:g} s",
     ]
     if config.evaluate.every:

@@ -55,7 +55,14 @@ async def test_a_rank_that_fails_ends_the_run_with_its_error(tmp_path: Path) -> 
 
 
 async def test_a_run_of_two_ranks_and_its_rest_with_one(tmp_path: Path) -> None:
-    run = prepared(tmp_path, "train.ranks=2", "control.steps=30", "control.max_staleness=1", "train.save_every=10")
+    run = prepared(
+        tmp_path,
+        "train.ranks=2",
+        "resources.engines=2",
+        "control.steps=30",
+        "control.max_staleness=1",
+        "train.save_every=10",
+    )
     outcome = await local.train(run)
     assert [record.step for record in outcome.steps] == list(range(1, 31))
     fresh = [r.trainer["engine_mismatch_max"] for r in outcome.steps if "engine_mismatch_max" in r.trainer]
