@@ -14,15 +14,13 @@ from rich.console import Console
 from rich.table import Table
 
 from freerun.core import Batch, ConfigError, FinishReason, Group, Sample, Task
-from freerun.launch.bench_engine import set_threads, shape_named
+from freerun.launch.bench_engine import shape_named
 from freerun.models.checkpoint import load_decoder
 from freerun.models.decoder import Decoder, random_decoder
 from freerun.models.shape import Shape
 from freerun.train.config import TrainConfig
 from freerun.train.learner import Learner
 from freerun.train.packing import Packed, pack
-
-__all__ = ["bench_trainer", "lengths_of", "set_threads", "show"]
 
 FIXED = 32
 """Micro-batches of the rival, as in the paper."""

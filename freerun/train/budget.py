@@ -8,7 +8,7 @@ from freerun.train.packing import pack
 from freerun.train.ranks import Ranks
 from freerun.train.trained import Trained
 
-ON_A_CPU = 32_768
+ON_A_CPU = 8_192
 MOST = 131_072
 _PROBES = 2_048, 6_144
 _SPARE = 0.9

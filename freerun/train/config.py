@@ -18,7 +18,7 @@ class TrainConfig(Section):
     minibatches: int = knob(1, "Optimizer steps a training step takes, each on its share of the batch.", ge=1)
     micro_batch_tokens: int | None = knob(
         None,
-        "Most tokens in one forward and backward pass; empty: 32,768 on a CPU, what fits the memory on a GPU.",
+        "Most tokens in one forward and backward pass; empty: 8,192 on a CPU, what fits the memory on a GPU.",
         ge=1,
     )
     ranks: int = knob(1, "Processes that train together, each with a share of the weights (FSDP2).", ge=1)
@@ -49,15 +49,17 @@ class TrainConfig(Section):
         "The policy that clipping is relative to: the weights before the step (recompute), a guess at them without a "
         "pass of its own (interpolate), or whatever sampled the token (behavior).",
     )
-    corrections: tuple[Literal["token", "sequence", "icepop", "geometric"], ...] | None = knob(
+    corrections: tuple[Literal["token", "sequence", "icepop", "geometric", "distance"], ...] | None = knob(
         None,
         "How older tokens are corrected for: a capped weight by token or by sequence, icepop's mask of tokens, a mask "
-        "of sequences by the geometric mean of their tokens' ratios. Several may be combined.",
+        "of sequences by the geometric mean of their tokens' ratios, a mask of tokens already pushed far (distance). "
+        "Several may be combined.",
     )
     icepop_range: tuple[float, float] = knob((0.5, 5.0), "icepop keeps tokens of this π_proximal / π_behavior.")
     geometric_range: tuple[float, float] = knob(
         (0.8, 1.25), "geometric keeps sequences whose mean π_proximal / π_behavior is within this."
     )
+    max_distance: float = knob(0.2, "distance masks what was pushed further than this from where it was.", gt=0)
     kl_coef: float = knob(0.0, "Weight of the KL divergence from the first model; 0 holds no copy of it.", ge=0)
     kl: Literal["k1", "k2", "k3"] = knob("k3", "Which estimate of that divergence.")
     kl_in: Literal["loss", "reward"] = knob("loss", "Whether it is added to the loss or taken from the reward.")
@@ -82,7 +84,7 @@ class TrainConfig(Section):
 
     @model_validator(mode="after")
     def _no_contradictions(self) -> Self:
-        weights = [name for name in self.corrections or () if name != "geometric"]
+        weights = [name for name in self.corrections or () if name not in ("geometric", "distance")]
         if len(weights) > 1:
             raise ValueError(f"corrections {' and '.join(weights)} each weigh by π_proximal / π_behavior; keep one")
         if self.kl_coef and self.kl == "k1" and self.kl_in == "loss":

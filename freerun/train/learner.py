@@ -276,7 +276,8 @@ class Learner:
         loss = self._objective.loss(tokens, self._objective.clip)
         log_ratio_A = tokens.proximal_A - tokens.behavior_A
         correction = correct(
-            self._objective.corrections, log_ratio_A, micro.sequence_A, micro.num_sequences, self._bounds
+            *(self._objective.corrections, log_ratio_A, micro.advantages_A),
+            *(micro.sequence_A, micro.num_sequences, self._bounds),
         )
         extra_A = -self._config.entropy_coef * entropy_A if self._config.entropy_coef else torch.zeros_like(policy_A)
         if micro.reference_A is not None:

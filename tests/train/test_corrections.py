@@ -17,7 +17,7 @@ def corrected(names: list[str], sequences: list[list[float]], bounds: Bounds | N
     """Of sequences given by their tokens' ratios π_proximal / π_behavior."""
     log_ratio_A = torch.tensor([log(ratio) for ratios in sequences for ratio in ratios], dtype=torch.float64)
     sequence_A = torch.tensor([s for s, ratios in enumerate(sequences) for _ in ratios])
-    return correct(names, log_ratio_A, sequence_A, len(sequences), bounds or Bounds())
+    return correct(names, log_ratio_A, torch.ones_like(log_ratio_A), sequence_A, len(sequences), bounds or Bounds())
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,16 @@ def test_each_correction_by_hand(name: str, weights: list[float], kept: list[int
     assert got.weight_A.tolist() == pytest.approx(weights)
     assert got.kept_A.tolist() == [bool(k) for k in kept]
     assert got.capped_A.tolist() == [bool(c) for c in capped]
+
+
+def test_distance_masks_what_is_already_far_where_it_is_pushed() -> None:
+    ratios = torch.tensor([1.19, 1.21, 1.21, 0.84, 0.83, 0.83, 5.0], dtype=torch.float64)
+    advantages = torch.tensor([1.0, 1.0, -1.0, -1.0, -1.0, 1.0, 0.0], dtype=torch.float64)
+    got = correct(["distance"], ratios.log(), advantages, torch.zeros(7, dtype=torch.long), 1, Bounds())
+    assert got.kept_A.tolist() == [True, False, True, True, False, True, True]
+    assert got.weight_A.tolist() == [1, 0, 1, 1, 0, 1, 1]
+    both = correct(["token", "distance"], ratios.log(), advantages, torch.zeros(7, dtype=torch.long), 1, Bounds())
+    assert both.weight_A.tolist() == pytest.approx([1.19, 0, 1.21, 0.84, 0, 0.83, 5.0])
 
 
 def test_bounds_are_those_asked_for() -> None:
@@ -70,10 +80,10 @@ def test_extreme_ratios_stay_finite_in_float32() -> None:
     sequence_A = torch.tensor([0] * 2000 + [1] * 2000)
     log_ratio_A = torch.cat([torch.full((2000,), 0.3), torch.full((2000,), -0.3)])
     for name, high, low in [("sequence", 5.0, 0.0), ("token", exp(0.3), exp(-0.3)), ("geometric", 0.0, 0.0)]:
-        got = correct([name], log_ratio_A, sequence_A, 2, Bounds())
+        got = correct([name], log_ratio_A, torch.ones_like(log_ratio_A), sequence_A, 2, Bounds())
         assert got.weight_A[0].item() == pytest.approx(high)
         assert got.weight_A[-1].item() == pytest.approx(low)
-    masked = correct(["icepop"], torch.tensor([200.0, -200.0]), torch.tensor([0, 0]), 1, Bounds())
+    masked = correct(["icepop"], torch.tensor([200.0, -200.0]), torch.ones(2), torch.tensor([0, 0]), 1, Bounds())
     assert masked.weight_A.tolist() == [0.0, 0.0]
 
 

@@ -195,7 +195,10 @@ def learned(objective: str, micros: list[list[Answer]]) -> tuple[float, list[flo
         tokens = packed(answers, preset.proximal)
         average_A = torch.tensor([next(weights) for _ in answers], dtype=torch.float64)[tokens.sequence_A]
         log_ratio_A = tokens.proximal_A - tokens.behavior_A
-        correction = correct(preset.corrections, log_ratio_A, tokens.sequence_A, tokens.num_sequences, bounds(config))
+        correction = correct(
+            *(preset.corrections, log_ratio_A, tokens.advantages_A),
+            *(tokens.sequence_A, tokens.num_sequences, bounds(config)),
+        )
         loss = preset.loss(tokens, preset.clip)
         summed = (average_A * correction.weight_A * loss.loss_A).sum()
         torch.autograd.backward(summed)

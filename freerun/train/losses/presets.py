@@ -35,4 +35,4 @@ def resolve(config: TrainConfig) -> Preset:
 
 
 def bounds(config: TrainConfig) -> Bounds:
-    return Bounds(config.behavior_cap, config.icepop_range, config.geometric_range)
+    return Bounds(config.behavior_cap, config.icepop_range, config.geometric_range, config.max_distance)
