@@ -52,7 +52,10 @@ def plain_gradient(decoder: Decoder, batch: Batch, clip: float = 0.2, cap: float
             for position in range(1, len(sample.tokens)):
                 if sample.loss_mask[position]:
                     new = policy[position - 1]
-                    weight = min(cap, exp(new.item() - sample.behavior_logprobs[position]))
+                    moved = exp(new.item() - sample.behavior_logprobs[position])
+                    if (moved > 1.2 and advantage > 0) or (moved < 1 / 1.2 and advantage < 0):
+                        continue
+                    weight = min(cap, moved)
                     ratio = (new - new.detach()).exp()
                     total = total - weight * torch.minimum(
                         ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage

@@ -95,7 +95,7 @@ def test_the_reference_is_the_model_that_training_began_with() -> None:
         with torch.no_grad():
             return sum((plain_logprobs(who.decoder, s) - plain_logprobs(start, s)).abs().mean().item() for s in samples)
 
-    assert parted(who) < 0.8 * parted(free)
+    assert parted(who) < 0.9 * parted(free)
 
 
 def test_a_critic_learns_what_to_expect() -> None:

@@ -7,9 +7,12 @@ The trust region is around the proximal policy, the weights before this step, in
 sampled the token; w_t corrects for the latter. With tokens sampled by the present weights w = 1, and this is PPO.
 
 Changed from the paper: w_t is capped, because one token that the old policy found very unlikely would otherwise
-outweigh the batch; the capped share is reported. Advantages are by group; the paper's are `train.advantages=batch`.
+outweigh the batch; the capped share is reported. Advantages are by group; the paper's are `train.advantages=batch`. And
+a token that is already 20% further than where it was sampled, in the direction it would be pushed, is left alone: the
+paper's objective bounds how far a step pushes it, and not how far η steps together do. `train.corrections=[token]` is
+the paper's.
 
-The two factors are two pieces here: PPO's loss with the proximal policy recomputed, and the correction `token`.
+The factors are pieces here: PPO's loss with the proximal policy recomputed, and the corrections `token` and `distance`.
 """
 
 from freerun.train.losses.base import Clip, Preset
@@ -21,5 +24,5 @@ PRESET = Preset(
     advantages="group",
     average="token",
     proximal="recompute",
-    corrections=("token",),
+    corrections=("token", "distance"),
 )
