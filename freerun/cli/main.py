@@ -109,6 +109,26 @@ def evaluate(file: ConfigFile, overrides: Overrides = None) -> None:
 
 
 @app.command()
+def score(
+    file: ConfigFile,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="Write each answer's log-probabilities here, as JSON lines.")] = None,
+) -> None:
+    """How likely the model finds the reference answers of `data`: log-probabilities, without sampling or rewards."""
+    from freerun.launch.prepare import prepare_sft
+    from freerun.launch.progress import counting
+    from freerun.launch.score import score
+
+    prepared = prepare_sft(*_load(file, overrides))
+    with counting("scoring", len(prepared.tasks)) as progress:
+        result = score(prepared, out, progress)
+    print(
+        f"{result.answers} answers, {result.tokens} tokens: log-probability {result.logprob / result.answers:.3f} an "
+        f"answer, perplexity {result.perplexity:.3f} a token"
+    )
+
+
+@app.command()
 def config(
     file: Annotated[Path | None, typer.Argument(help="Show what this file resolves to.", show_default=False)] = None,
     overrides: Overrides = None,
@@ -198,6 +218,47 @@ def bench_engine(
     bench.set_threads(threads)
     job = bench.Work.of(work, requests, tokens, prompt, slots)
     bench.show(model, dtype, job, bench.bench_engine(model, job, dtype, burst, against), json_only)
+
+
+@bench.command("trainer")
+def bench_trainer(
+    model: Annotated[str, typer.Option(help="4m, 135m, 0.6b, 1.5b (random weights), or a model folder.")] = "4m",
+    tokens: Annotated[int, typer.Option(help="Tokens of a step.", min=1)] = 16_384,
+    seq: Annotated[int, typer.Option(help="Length of a sequence; of the longest, for lognormal work.", min=2)] = 512,
+    work: Annotated[str, typer.Option(help="uniform: all sequences of --seq; lognormal: long-tailed.")] = "uniform",
+    micro_batch: Annotated[int | None, typer.Option(help="Tokens of a pass; empty: what fits.", min=1)] = None,
+    recompute: Annotated[bool, typer.Option(help="Keep no activations of layers.")] = False,
+    steps: Annotated[int, typer.Option(help="Measured steps.", min=1)] = 3,
+    threads: Annotated[int, typer.Option(help="CPU threads.", min=1)] = 1,
+    compare: Annotated[
+        str | None,
+        typer.Option(help="plain: not compiled, recomputed; fixed: the paper's 32 micro-batches. In the same run."),
+    ] = None,
+    json_only: Annotated[bool, typer.Option("--json", help="Print the JSON line only.")] = False,
+) -> None:
+    """Tokens a second of whole training steps (forward, backward, optimizer), and of log-probability passes."""
+    from freerun.launch import bench_trainer as bench
+    from freerun.launch.bench_engine import set_threads
+
+    set_threads(threads)
+    lengths = bench.lengths_of(work, tokens, seq)
+    measured = bench.bench_trainer(model, lengths, micro_batch, recompute, compare, steps)
+    bench.show(model, lengths, measured, json_only)
+
+
+@bench.command("staleness")
+def bench_staleness(
+    etas: Annotated[str, typer.Option(help="Ages of the data, in versions.")] = "0,1,4,16",
+    seeds: Annotated[int, typer.Option(help="Runs of each kind.", min=1)] = 3,
+    steps: Annotated[int, typer.Option(help="Training steps of each run.", min=1)] = 150,
+    lr: Annotated[float, typer.Option(help="Learning rate.")] = 3e-4,
+    out: Annotated[Path, typer.Option(help="The picture, an SVG.")] = Path("runs/staleness.svg"),
+    json_only: Annotated[bool, typer.Option("--json", help="Print the JSON line only.")] = False,
+) -> None:
+    """Learning on data held at an age of η versions: plain PPO against decoupled PPO, on the demo's task."""
+    from freerun.launch.bench_staleness import bench_staleness, parse_etas
+
+    run_to_end(bench_staleness(parse_etas(etas), list(range(seeds)), steps, lr, out, json_only), lambda: "stopped")
 
 
 def _train(prepared: Any, start: Any) -> None:

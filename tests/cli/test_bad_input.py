@@ -79,8 +79,9 @@ def test_a_reward_that_always_raises_stops_the_run_with_its_first_traceback(
 def test_a_dry_run_prints_the_plan_and_starts_nothing(
     run_yaml: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, plan = freerun("train", run_yaml, "--dry-run", monkeypatch=monkeypatch, capsys=capsys)
+    code, plan = freerun("train", run_yaml, "--dry-run", "train.ranks=2", monkeypatch=monkeypatch, capsys=capsys)
     assert code == 0
+    assert "trainer: 2 ranks of 1 thread(s)" in plan
     assert "8 groups × 8 samples = 64 samples a step" in plan
     assert "(η + 1) · B = 320 samples" in plan
     assert not (run_yaml.parent / "runs").exists()
