@@ -44,7 +44,7 @@ def learn(run: AtAge, batch: Batch) -> None:
 
 
 def test_every_token_is_eta_versions_old_once_there_are_so_many(warm: Path) -> None:
-    run = at_age(warm, 2, "decoupled_ppo")
+    run = at_age(warm, 2, "freerun")
     for version, age in enumerate([0, 1, 2, 2, 2]):
         batch = run.batch()
         stamps = {stamp for sample in batch.samples for stamp in sample.versions} - {NOT_SAMPLED}
