@@ -31,7 +31,8 @@ LESSONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "lora": ({"lora_rank": 3}, {}),
 }  # fmt: skip
 """Of each, what is unlike the defaults: training, model."""
-LOW: tuple[dict[str, Any], dict[str, Any]] = ({"dtype": "bfloat16"}, {})
+LOW: tuple[dict[str, Any], dict[str, Any]] = ({"dtype": "bfloat16", "corrections": ["token"]}, {})
+"""Without a mask, which rounding would tip one way or the other."""
 
 
 def lesson(config: dict[str, Any], model: dict[str, Any], ranks: Ranks, dtype: torch.dtype) -> dict[str, Any]:
