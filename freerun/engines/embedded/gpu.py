@@ -49,21 +49,21 @@ class Slots:
         self.tables = ints(rows, blocks)
         self.moment = ints(1)
         self.out_tokens, self.out_logprobs = ints(burst, rows), floats(burst, rows)
-        self.maxima, self.sums, self.scores = (floats(rows, self.tiles) for _ in range(3))
-        self.choices, self.chosen_logits = ints(rows, self.tiles), floats(rows, self.tiles)
+        self.maxima, self.sums = floats(rows, self.tiles), floats(rows, self.tiles)
+        self.choices = ints(rows, self.tiles)
 
     def sample(self, logits_RV: Tensor) -> None:
         """Each row's next token, into the output and as the next input."""
         rows, vocabulary = logits_RV.shape
         kernels.sample_tiles_kernel[(rows, self.tiles)](
-            logits_RV, self.seeds, self.counts, self.inverse_temperature, self.noise,
-            self.maxima, self.sums, self.scores, self.choices, self.chosen_logits,
+            logits_RV, self.inverse_temperature, self.maxima, self.sums, self.choices,
             vocabulary, self.tiles, TILE=_TILE, WIDTH=_WIDTH, num_warps=4,
         )  # fmt: skip
         kernels.sample_rows_kernel[(rows,)](
-            self.maxima, self.sums, self.scores, self.choices, self.chosen_logits,
+            logits_RV, self.seeds, self.inverse_temperature, self.noise, self.maxima, self.sums, self.choices,
             self.tokens, self.positions, self.counts, self.moment, self.out_tokens, self.out_logprobs,
-            self.tiles, self.out_tokens.stride(0), TILES=max(2, next_power_of_2(self.tiles)), num_warps=1,
+            vocabulary, self.tiles, self.out_tokens.stride(0),
+            TILE=_TILE, WIDTH=_WIDTH, TILES=max(2, next_power_of_2(self.tiles)), num_warps=8,
         )  # fmt: skip
         self.moment.add_(1)
 

@@ -251,68 +251,80 @@ def _mix(x):
 
 @triton.jit
 def sample_tiles_kernel(
-    logits, seeds, counts, inverse_temperature, noise, maxima, sums, scores, choices, chosen_logits,
-    vocabulary, tiles, TILE: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    """One stretch of one row's vocabulary: its part of the softmax, and its best token under Gumbel noise.
+    logits, inverse_temperature, maxima, sums, choices, vocabulary, tiles, TILE: tl.constexpr, WIDTH: tl.constexpr
+):
+    """One stretch of one row's vocabulary: its part of the softmax, and its likeliest token.
 
-    The noise depends on the sample's seed, how many tokens it has, and the token: on nothing else in the batch. Every
-    lane keeps its own maxima and sum; they are put together once, at the end.
+    Every lane keeps its own maximum and sum; they are put together once, at the end.
     """
     row, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
     lane = tl.arange(0, WIDTH)
-    scale = tl.load(inverse_temperature + row) * 1.4426950408889634  # logits in units of log 2 from here on
-    loud = tl.load(noise + row)
-    key = _mix(tl.load(seeds + row).to(tl.uint32) + _mix(tl.load(counts + row).to(tl.uint32) * 0x9E3779B9 + 0x85EBCA6B))
+    scale = tl.load(inverse_temperature + row) * LOG2_E  # logits in units of log 2 from here on
     highest = tl.full([WIDTH], -1e30, tl.float32)
     total = tl.zeros([WIDTH], tl.float32)
-    best = tl.full([WIDTH], -float("inf"), tl.float32)
     choice = tl.zeros([WIDTH], tl.int32)
-    chosen = tl.zeros([WIDTH], tl.float32)
     for start in range(tile * TILE, tile * TILE + TILE, WIDTH):
         token = start + lane
         x = tl.load(logits + row * vocabulary + token, mask=token < vocabulary, other=-float("inf")) * scale
         higher = tl.maximum(highest, x)
         total = total * tl.exp2(highest - higher) + tl.exp2(x - higher)
+        choice = tl.where(x > highest, token, choice)
         highest = higher
-        bits = _mix(_mix(token.to(tl.uint32) * 0x9E3779B9 + key) ^ key)
-        # An exponential variate: −log(1 − u), by its series where u is small, since the smallest ones decide who wins.
-        u = bits.to(tl.float32) * 2.3283064365386963e-10 + 1.1641532182693481e-10
-        exponential = tl.where(u < 1e-3, u + 0.5 * u * u, -0.6931471805599453 * tl.log2(tl.maximum(1.0 - u, 1e-10)))
-        score = x - loud * tl.log2(exponential)
-        better = score > best
-        best = tl.where(better, score, best)
-        choice = tl.where(better, token, choice)
-        chosen = tl.where(better, x, chosen)
     place = row * tiles + tile
-    top, winner = tl.max(highest, 0), tl.argmax(best, 0)
-    won = lane == winner
+    top, winner = tl.max(highest, 0), tl.argmax(highest, 0)
     tl.store(maxima + place, top)
     tl.store(sums + place, tl.sum(total * tl.exp2(highest - top), 0))
-    tl.store(scores + place, tl.max(best, 0))
-    tl.store(choices + place, tl.sum(tl.where(won, choice, 0), 0))
-    tl.store(chosen_logits + place, tl.sum(tl.where(won, chosen, 0.0), 0))
+    tl.store(choices + place, tl.sum(tl.where(lane == winner, choice, 0), 0))
 
 
 @triton.jit
 def sample_rows_kernel(
-    maxima, sums, scores, choices, chosen_logits, tokens, positions, counts, moment, out_tokens, out_logprobs,
-    tiles, out_stride, TILES: tl.constexpr,
+    logits, seeds, inverse_temperature, noise, maxima, sums, choices,
+    tokens, positions, counts, moment, out_tokens, out_logprobs, vocabulary, tiles, out_stride,
+    TILE: tl.constexpr, WIDTH: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """Each row's token: noted in the step's column of the output, and put in place as the next step's input."""
+    """Each row's token: noted in the step's column of the output, and put in place as the next step's input.
+
+    A uniform number, which depends on the sample's seed and how many tokens it has and on nothing else in the batch,
+    is looked up in the cumulative distribution: first among the stretches, then in one of them, piece by piece.
+    """
     row = tl.program_id(0).to(tl.int64)
-    tile = tl.arange(0, TILES)
+    tile, lane = tl.arange(0, TILES), tl.arange(0, WIDTH)
     inside = tile < tiles
-    place = row * tiles + tile
-    highest = tl.load(maxima + place, mask=inside, other=-float("inf"))
+    scale = tl.load(inverse_temperature + row) * LOG2_E
+    highest = tl.load(maxima + row * tiles + tile, mask=inside, other=-float("inf"))
     top = tl.max(highest, 0)
-    total = tl.sum(tl.load(sums + place, mask=inside, other=0.0) * tl.exp2(highest - top), 0)
-    winner = tl.argmax(tl.load(scores + place, mask=inside, other=-float("inf")), 0)
-    token = tl.load(choices + row * tiles + winner)
-    logprob = (tl.load(chosen_logits + row * tiles + winner) - top - tl.log2(total)) * 0.6931471805599453
+    weight = tl.load(sums + row * tiles + tile, mask=inside, other=0.0) * tl.exp2(highest - top)
+    total = tl.sum(weight, 0)
+    if tl.load(noise + row) > 0:
+        key = _mix(tl.load(counts + row).to(tl.uint32) * 0x9E3779B9 + 0x85EBCA6B)
+        bits = _mix(_mix(tl.load(seeds + row).to(tl.uint32) + key) ^ key)
+        wanted = (bits >> 8).to(tl.float32) * 5.960464477539063e-08 * total
+        upto = tl.cumsum(weight, 0)
+        chosen = tl.minimum(tl.sum((upto <= wanted).to(tl.int32), 0), tiles - 1)
+        rest = wanted - tl.sum(tl.where(tile < chosen, weight, 0.0), 0)
+
+        piece = tl.arange(0, TILE // WIDTH)
+        every = chosen * TILE + piece[:, None] * WIDTH + lane[None, :]
+        x = tl.load(logits + row * vocabulary + every, mask=every < vocabulary, other=-float("inf")) * scale
+        in_piece = tl.sum(tl.exp2(x - top), 1)
+        last = tl.cdiv(tl.minimum(vocabulary - chosen * TILE, TILE), WIDTH) - 1
+        at = tl.minimum(tl.sum((tl.cumsum(in_piece, 0) <= rest).to(tl.int32), 0), last)
+        rest -= tl.sum(tl.where(piece < at, in_piece, 0.0), 0)
+
+        near = chosen * TILE + at * WIDTH + lane
+        y = tl.load(logits + row * vocabulary + near, mask=near < vocabulary, other=-float("inf")) * scale
+        p = tl.exp2(y - top)
+        place = tl.sum((tl.cumsum(p, 0) <= rest).to(tl.int32), 0)
+        # Rounding may leave nothing to find where something should be; the likeliest one there is right as any.
+        possible = tl.sum(tl.where(lane == place, p, 0.0), 0) > 0
+        token = chosen * TILE + at * WIDTH + tl.where(possible, place, tl.argmax(p, 0))
+    else:
+        token = tl.load(choices + row * tiles + tl.argmax(highest, 0))
+    logit = tl.load(logits + row * vocabulary + token) * scale
     now = tl.load(moment)
     tl.store(out_tokens + now * out_stride + row, token)
-    tl.store(out_logprobs + now * out_stride + row, logprob)
+    tl.store(out_logprobs + now * out_stride + row, (logit - top - tl.log2(total)) * 0.6931471805599453)
     tl.store(tokens + row, token)
     tl.store(positions + row, tl.load(positions + row) + 1)
     tl.store(counts + row, tl.load(counts + row) + 1)
