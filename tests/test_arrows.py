@@ -45,7 +45,7 @@ HOMES = {
     "uvicorn": {"engines/embedded/server.py"},
     "zmq": {"train/remote.py", "train/worker.py"},
     "aiohttp": {"engines/http.py"},
-    "typer": {"cli/main.py"},
+    "typer": {"cli/main.py", "cli/bench.py", "cli/stopping.py"},
 }
 
 

@@ -1,20 +1,17 @@
 """The command line: parse, load the configuration, launch. Nothing else happens here."""
 
-import asyncio
 import os
-import signal
 import sys
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
+from freerun.cli.bench import bench
+from freerun.cli.stopping import run_to_end
 from freerun.core import FreerunError
-
-T = TypeVar("T")
 
 app = typer.Typer(
     name="freerun",
@@ -23,7 +20,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-bench = typer.Typer(help="Measure this machine: each prints a table, a ratio and a JSON line.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
 
 ConfigFile = Annotated[Path, typer.Argument(help="The run's YAML file.", show_default=False)]
@@ -46,7 +42,7 @@ def train(
 
     prepared = prepare(*_load(file, overrides))
     if dry_run:
-        print(describe(prepared.config, prepared.shape, len(prepared.tasks)))
+        print(describe(prepared))
         return
     _train(prepared, Start(create_folder(prepared)))
 
@@ -186,81 +182,6 @@ def demo(
     print(run_to_end(run_demo(seed, max_staleness, steps)))
 
 
-@bench.command("async")
-def bench_async(
-    steps: Annotated[int, typer.Option(help="Measured steps of each run.")] = 12,
-    max_staleness: Annotated[int, typer.Option(help="The η to compare with 0.")] = 4,
-    json_only: Annotated[bool, typer.Option("--json", help="Print the JSON line only.")] = False,
-) -> None:
-    """Asynchronous against synchronous training on this machine, with long-tailed answer lengths."""
-    from freerun.launch.bench import bench_async
-
-    run_to_end(bench_async(steps, max_staleness, json_only))
-
-
-@bench.command("engine")
-def bench_engine(
-    model: Annotated[str, typer.Option(help="4m, 135m, 0.6b, 1.5b (random weights), or a model folder.")] = "4m",
-    work: Annotated[str, typer.Option(help="uniform: all answers of --tokens; lognormal: long-tailed.")] = "uniform",
-    requests: Annotated[int, typer.Option(help="How many requests.", min=1)] = 32,
-    tokens: Annotated[int, typer.Option(help="Length of an answer, for uniform work.", min=1)] = 100,
-    prompt: Annotated[int, typer.Option(help="Length of a prompt.", min=1)] = 64,
-    slots: Annotated[int, typer.Option(help="Answers decoded together.", min=1)] = 512,
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "bfloat16",
-    burst: Annotated[int, typer.Option(help="Tokens decoded on a GPU before the host looks.", min=1)] = 16,
-    threads: Annotated[int, typer.Option(help="CPU threads.", min=1)] = 1,
-    against: Annotated[str | None, typer.Option(help="transformers: the rival, in the same run.")] = None,
-    json_only: Annotated[bool, typer.Option("--json", help="Print the JSON line only.")] = False,
-) -> None:
-    """Tokens a second of the embedded engine, log-probabilities on, against the memory's floor and a rival."""
-    from freerun.launch import bench_engine as bench
-
-    bench.set_threads(threads)
-    job = bench.Work.of(work, requests, tokens, prompt, slots)
-    bench.show(model, dtype, job, bench.bench_engine(model, job, dtype, burst, against), json_only)
-
-
-@bench.command("trainer")
-def bench_trainer(
-    model: Annotated[str, typer.Option(help="4m, 135m, 0.6b, 1.5b (random weights), or a model folder.")] = "4m",
-    tokens: Annotated[int, typer.Option(help="Tokens of a step.", min=1)] = 16_384,
-    seq: Annotated[int, typer.Option(help="Length of a sequence; of the longest, for lognormal work.", min=2)] = 512,
-    work: Annotated[str, typer.Option(help="uniform: all sequences of --seq; lognormal: long-tailed.")] = "uniform",
-    micro_batch: Annotated[int | None, typer.Option(help="Tokens of a pass; empty: what fits.", min=1)] = None,
-    recompute: Annotated[bool, typer.Option(help="Keep no activations of layers.")] = False,
-    steps: Annotated[int, typer.Option(help="Measured steps.", min=1)] = 3,
-    threads: Annotated[int, typer.Option(help="CPU threads.", min=1)] = 1,
-    compare: Annotated[
-        str | None,
-        typer.Option(help="plain: not compiled, recomputed; fixed: the paper's 32 micro-batches. In the same run."),
-    ] = None,
-    json_only: Annotated[bool, typer.Option("--json", help="Print the JSON line only.")] = False,
-) -> None:
-    """Tokens a second of whole training steps (forward, backward, optimizer), and of log-probability passes."""
-    from freerun.launch import bench_trainer as bench
-    from freerun.launch.bench_engine import set_threads
-
-    set_threads(threads)
-    lengths = bench.lengths_of(work, tokens, seq)
-    measured = bench.bench_trainer(model, lengths, micro_batch, recompute, compare, steps)
-    bench.show(model, lengths, measured, json_only)
-
-
-@bench.command("staleness")
-def bench_staleness(
-    etas: Annotated[str, typer.Option(help="Ages of the data, in versions.")] = "0,1,4,16",
-    seeds: Annotated[int, typer.Option(help="Runs of each kind.", min=1)] = 3,
-    steps: Annotated[int, typer.Option(help="Training steps of each run.", min=1)] = 150,
-    lr: Annotated[float, typer.Option(help="Learning rate.")] = 3e-4,
-    out: Annotated[Path, typer.Option(help="The picture, an SVG.")] = Path("runs/staleness.svg"),
-    json_only: Annotated[bool, typer.Option("--json", help="Print the JSON line only.")] = False,
-) -> None:
-    """Learning on data held at an age of η versions: plain PPO against decoupled PPO, on the demo's task."""
-    from freerun.launch.bench_staleness import bench_staleness, parse_etas
-
-    run_to_end(bench_staleness(parse_etas(etas), list(range(seeds)), steps, lr, out, json_only), lambda: "stopped")
-
-
 def _train(prepared: Any, start: Any) -> None:
     from freerun.launch import local
     from freerun.launch.resume import how_to_go_on
@@ -273,32 +194,6 @@ def _load(file: Path, overrides: list[str] | None) -> tuple[Any, Any]:
     from freerun.config.load import load_config
 
     return load_config(file, overrides or [])
-
-
-def run_to_end(work: Coroutine[Any, Any, T], last_words: Callable[[], str] | None = None) -> T:
-    """Run it. Ctrl-C and SIGTERM cancel it, and everything it started ends with it, in seconds."""
-    received: list[signal.Signals] = []
-
-    async def cancellable() -> T:
-        main, loop = asyncio.current_task(), asyncio.get_running_loop()
-        assert main is not None
-
-        def stop(number: signal.Signals) -> None:
-            received.append(number)
-            main.cancel()
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop, number)
-        return await work
-
-    try:
-        return asyncio.run(cancellable())
-    except asyncio.CancelledError:
-        if not received:
-            raise
-        said = last_words() if last_words else "stopped; what was done so far is in the run's folder"
-        print(said, file=sys.stderr)
-        raise typer.Exit(128 + received[0]) from None
 
 
 def main() -> NoReturn:

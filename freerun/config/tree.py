@@ -27,7 +27,13 @@ def implied(values: dict[str, Any]) -> dict[str, Any]:
 
 
 class ResourcesConfig(Section):
-    engines: int = knob(1, "Engine processes; each takes engine.threads, and on a GPU they divide its memory.", ge=1)
+    engines: int | None = knob(
+        None, "Engine processes, each of engine.threads; empty: one, or one on each GPU that engines have.", ge=1
+    )
+    engine_gpus: tuple[int, ...] = knob(
+        (), "GPUs that engines run on, numbered from 0; empty: those that the trainer leaves, or its own if it has all."
+    )
+    trainer_gpus: tuple[int, ...] = knob((), "GPUs that trainer ranks run on, one a rank; empty: the last train.ranks.")
 
 
 class RunConfig(Section):

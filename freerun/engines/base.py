@@ -73,6 +73,8 @@ class EngineStats:
     waiting: int
     tokens: int
     idle_s: float
+    first_token_s: float = 0.0
+    """From the last swap of weights to the first tokens sampled with them, rebuilding of caches included."""
     spans: list[Span] = field(default_factory=list)
 
 

@@ -4,21 +4,45 @@ from typing import Literal
 
 from freerun.core.section import Section, knob
 
+OnUpdate = Literal["recompute", "keep", "finish"]
+"""What becomes of the answers that are running when new weights come."""
+
 
 class EngineConfig(Section):
     max_running: int = knob(64, "Answers decoded together.", ge=1)
     cache_tokens: int | None = knob(
         None, "Tokens the key/value cache holds; empty: 65,536 on a CPU, what fits memory_share on a GPU.", ge=1
     )
-    memory_share: float = knob(0.9, "Share of the GPU's memory that the engine may fill, weights included.", gt=0, le=1)
+    memory_share: float | None = knob(
+        None,
+        "Share of the GPU's memory that the engine may fill, weights included; empty: 0.9 for one that has the GPU to "
+        "itself, what it needs and the others leave in a run.",
+        gt=0,
+        le=1,
+    )
     block_tokens: int | None = knob(None, "Tokens in one block of the cache; empty: 16 on a CPU, 64 on a GPU.", ge=1)
-    burst: int = knob(8, "Tokens decoded on a GPU before the host looks at them.", ge=1)
-    step_tokens: int = knob(2_048, "Most tokens in one forward pass; longer prompts are read in pieces.", ge=1)
-    on_update: Literal["recompute", "keep"] = knob(
-        "recompute", "New weights: rebuild the cache of running answers with them, or keep what the old ones made."
+    burst: int = knob(
+        4, "Tokens decoded on a GPU before the host looks at them: more is faster, but new weights wait longer.", ge=1
+    )
+    step_tokens: int | None = knob(
+        None,
+        "Most tokens in one forward pass; longer prompts are read in pieces; empty: 2,048 on a CPU, 8,192 on a GPU.",
+        ge=1,
+    )
+    on_update: OnUpdate = knob(
+        "recompute",
+        "New weights: rebuild the cache of running answers with them, keep what the old ones made, or let running "
+        "answers finish first, while no other begins.",
     )
     device: Literal["auto", "cpu", "cuda"] = knob("auto", "Where the engine runs; auto: on a GPU if there is one.")
     dtype: Literal["auto", "float32", "bfloat16"] = knob(
         "auto", "Type of the engine's weights and cache; auto: bfloat16 on a GPU, float32 on a CPU."
     )
     threads: int = knob(1, "CPU threads of the engine process.", ge=1)
+
+    def tokens_a_step(self, on_gpu: bool) -> int:
+        return self.step_tokens or (8_192 if on_gpu else 2_048)
+
+    @property
+    def share(self) -> float:
+        return 0.9 if self.memory_share is None else self.memory_share

@@ -10,6 +10,7 @@ import msgspec
 from freerun.core import EngineError
 from freerun.engines import wire
 from freerun.engines.base import Completion, EngineStats, Sampling, UpdateReport
+from freerun.engines.config import OnUpdate
 from freerun.weights.base import WeightsHandle
 
 T = TypeVar("T")
@@ -20,6 +21,8 @@ class HttpEngine:
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
+        self.on_update: OnUpdate | None = None
+        """What an update does to running answers, instead of the engine's own setting."""
         self._chunks = msgspec.json.Decoder(wire.GenerateResponse)
 
     async def __aenter__(self) -> "HttpEngine":
@@ -50,7 +53,7 @@ class HttpEngine:
             raise EngineError(f"the engine at {self.url} ended a request with {left} of {n} answers missing")
 
     async def update_weights(self, handle: WeightsHandle) -> UpdateReport:
-        return await self._call("POST", "/update_weights", UpdateReport, {"update_info": msgspec.to_builtins(handle)})
+        return await self._call("POST", "/update_weights", UpdateReport, wire.UpdateRequest(handle, self.on_update))
 
     async def stats(self) -> EngineStats:
         return await self._call("GET", "/stats", EngineStats)

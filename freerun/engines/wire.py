@@ -11,6 +11,7 @@ import msgspec
 
 from freerun.core import EngineError, FinishReason, Version
 from freerun.engines.base import Completion, Sampling
+from freerun.engines.config import OnUpdate
 from freerun.weights.base import WeightsHandle
 
 GENERATE = "/inference/v1/generate"
@@ -80,8 +81,10 @@ class GenerateResponse(msgspec.Struct):
     choices: list[Choice]
 
 
-class UpdateRequest(msgspec.Struct):
+class UpdateRequest(msgspec.Struct, omit_defaults=True):
     update_info: WeightsHandle
+    on_update: OnUpdate | None = None
+    """Ours alone: for this update, instead of the engine's own setting."""
 
 
 def request_of(id: str, prompt: list[int], sampling: Sampling, n: int) -> GenerateRequest:

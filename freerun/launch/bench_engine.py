@@ -67,7 +67,7 @@ def bench_engine(model: str, work: Work, dtype: str, burst: int, rival: str | No
     if dtype not in ("float32", "bfloat16"):
         raise ConfigError(f"--dtype {dtype} is not known; it is float32 or bfloat16")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    decoder = _decoder(model, device, getattr(torch, dtype))
+    decoder = decoder_of(model, device, getattr(torch, dtype))
     measured = [_measure(decoder, work, dtype, burst)]
     if rival == "transformers":
         measured.append(_transformers(decoder, work))
@@ -76,7 +76,7 @@ def bench_engine(model: str, work: Work, dtype: str, burst: int, rival: str | No
     return measured
 
 
-def shape_named(model: str) -> Shape | None:
+def shape_named(model: str, positions: int = 8_192) -> Shape | None:
     """The shape of that name; None when there is none."""
     if model not in SHAPES:
         return None
@@ -84,13 +84,13 @@ def shape_named(model: str) -> Shape | None:
     raw = {
         "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": vocabulary, "hidden_size": hidden,
         "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv_heads,
-        "head_dim": head_dim, "intermediate_size": ffn, "tie_word_embeddings": True, "max_position_embeddings": 8192,
-        "eos_token_id": 1,
+        "head_dim": head_dim, "intermediate_size": ffn, "tie_word_embeddings": True,
+        "max_position_embeddings": positions, "eos_token_id": 1,
     }  # fmt: skip
     return shape_of(raw)
 
 
-def _decoder(model: str, device: str, dtype: torch.dtype) -> Decoder:
+def decoder_of(model: str, device: str, dtype: torch.dtype) -> Decoder:
     shape = shape_named(model)
     if shape is not None:
         return random_decoder(shape, device, dtype)

@@ -6,7 +6,6 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,9 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from freerun.core import Batch, ConfigError, FinishReason, Group, Sample, Task
-from freerun.launch.bench_engine import shape_named
-from freerun.models.checkpoint import load_decoder
-from freerun.models.decoder import Decoder, random_decoder
+from freerun.launch.bench_engine import decoder_of
 from freerun.models.shape import Shape
 from freerun.train.config import TrainConfig
 from freerun.train.learner import Learner
@@ -60,7 +57,7 @@ def bench_trainer(
     return measured
 
 
-def lengths_of(work: str, tokens: int, seq: int) -> list[int]:
+def lengths_of(work: str, tokens: int, seq: int, mu: float = 6.2) -> list[int]:
     """Sequences of one length, or as long-tailed as the paper's, up to so many tokens in all."""
     if work == "uniform":
         return [seq] * max(tokens // seq, 1)
@@ -68,7 +65,7 @@ def lengths_of(work: str, tokens: int, seq: int) -> list[int]:
         raise ConfigError(f"--work {work} is not known; it is uniform or lognormal")
     lengths: list[int] = []
     while sum(lengths) < tokens:
-        lengths.append(min(max(int(random.Random(len(lengths)).lognormvariate(6.2, 1.0)), 32), seq))
+        lengths.append(min(max(int(random.Random(len(lengths)).lognormvariate(mu, 1.0)), 32), seq))
     return lengths
 
 
@@ -107,14 +104,14 @@ def _measure(
     gc.collect()
     if config.place() == "cuda":
         torch.cuda.empty_cache()
-    decoder = _decoder(model, config)
+    decoder = decoder_of(model, config.place(), torch.float32)
     device, shape = decoder.embed.weight.device, decoder.shape
     learner = kind(decoder, config)
     for _ in range(2):
-        learner.step(_batch(shape, lengths, learner.version))
+        learner.step(batch_of(shape, lengths, learner.version))
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    batches = [_batch(shape, lengths, learner.version + step) for step in range(steps)]
+    batches = [batch_of(shape, lengths, learner.version + step) for step in range(steps)]
     step_s = _seconds(device, lambda: [learner.step(batch) for batch in batches]) / steps
     memory = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0
     samples = batches[0].samples
@@ -134,16 +131,7 @@ def _seconds(device: torch.device, work: Any) -> float:
     return time.monotonic() - start_s
 
 
-def _decoder(model: str, config: TrainConfig) -> Decoder:
-    shape = shape_named(model)
-    if shape is not None:
-        return random_decoder(shape, config.place(), torch.float32)
-    if not Path(model).is_dir():
-        raise ConfigError(f"--model {model} is neither a folder nor the name of a shape; see --help")
-    return load_decoder(Path(model), device=config.place())
-
-
-def _batch(shape: Shape, lengths: Sequence[int], version: int) -> Batch:
+def batch_of(shape: Shape, lengths: Sequence[int], version: int) -> Batch:
     """Groups of two; all tokens but the first of each sequence are trained."""
     dice = random.Random(version)
 
@@ -158,12 +146,14 @@ def _batch(shape: Shape, lengths: Sequence[int], version: int) -> Batch:
     return Batch(version, [Group(i, Task(str(i), "", []), pair, version) for i, pair in enumerate(pairs)])
 
 
-def show(model: str, lengths: Sequence[int], measured: list[Measured], json_only: bool) -> None:
+def show(bench: str, model: str, lengths: Sequence[int], measured: list[Measured], json_only: bool) -> None:
+    """The first against each of the others."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} thread(s)"
     record = {
-        "bench": "trainer", "model": model, "sequences": len(lengths), "tokens": sum(lengths), "longest": max(lengths),
+        "bench": bench, "model": model, "sequences": len(lengths), "tokens": sum(lengths), "longest": max(lengths),
         "device": device,
     }  # fmt: skip
+    ratios = {rival.how: measured[0].tokens_per_s / rival.tokens_per_s for rival in measured[1:]}
     if not json_only:
         table = Table(title=f"{model}: {len(lengths)} sequences, {sum(lengths):,} tokens a step; {device}")
         for column in ("", "tokens/s, a step", "tokens/s, log-probs", "TFLOP/s by 6·P·T", "memory"):
@@ -174,6 +164,6 @@ def show(model: str, lengths: Sequence[int], measured: list[Measured], json_only
                 f"{m.memory_gib:.1f} GiB" if m.memory_gib else "",
             )  # fmt: skip
         Console().print(table)
-        for rival in measured[1:]:
-            print(f"{measured[0].tokens_per_s / rival.tokens_per_s:.2f} times {rival.how}")
-    print(json.dumps(record | {"runs": [asdict(m) for m in measured]}))
+        for rival, ratio in ratios.items():
+            print(f"{ratio:.2f} times {rival}")
+    print(json.dumps(record | {"runs": [asdict(m) for m in measured], "ratios": ratios}))

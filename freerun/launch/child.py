@@ -41,6 +41,8 @@ class TrainerSettings:
     rank: int = 0
     rendezvous: str = ""
     """The file by which ranks find each other."""
+    memory_share: float | None = None
+    """Of the GPU's memory: more than this it may not take."""
 
 
 def run_engine(settings: EngineSettings) -> None:
@@ -57,6 +59,10 @@ def run_trainer(settings: TrainerSettings) -> None:
     from freerun.weights.publish import publisher_for
 
     config = TrainConfig.model_validate(settings.train)
+    if settings.memory_share and config.place() == "cuda":
+        from torch import cuda
+
+        cuda.set_per_process_memory_fraction(min(settings.memory_share, 1.0))
     ranks = Ranks.join(settings.rank, config.ranks, settings.rendezvous, config.place())
     publisher = publisher_for(config.place(), Path(settings.weights)) if ranks.is_first else None
     checkpoint = Path(settings.checkpoint) if settings.checkpoint else None

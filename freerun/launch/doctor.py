@@ -1,5 +1,6 @@
 """What this machine can do, found out by trying."""
 
+import asyncio
 import os
 import platform
 import shutil
@@ -11,8 +12,14 @@ from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from freerun.launch.scratch import memory_folder
+from freerun.launch.gpus import visible_gpus
+from freerun.launch.mps import Mps, MpsRefused
+from freerun.launch.scratch import memory_folder, scratch_folder
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 
 @dataclass(frozen=True)
@@ -30,6 +37,10 @@ def examine() -> Iterator[Finding]:
     yield from (_package(name, least) for name, least in (("torch", "2.11"), ("transformers", "5.17")))
     yield _cores()
     yield _gpu()
+    if visible_gpus():
+        yield _gpu_memory()
+        yield _sharing()
+        yield _handing_over()
     yield _shared_memory()
     yield _loopback()
     yield _disk()
@@ -65,6 +76,72 @@ def _gpu() -> Finding:
     return Finding(
         True, f"{torch.cuda.device_count()} GPU(s) ({', '.join(names)}): the engine uses one, the trainer train.ranks"
     )
+
+
+def _gpu_memory() -> Finding:
+    """Nine tenths of what the driver calls free, really taken."""
+    import torch
+
+    free, total = torch.cuda.mem_get_info()
+    try:
+        held = torch.empty(int(0.9 * free), dtype=torch.uint8, device="cuda").fill_(1)
+    except torch.OutOfMemoryError:
+        return Finding(False, f"the driver calls {free / 2**30:.1f} GiB of the GPU free, but they cannot be had")
+    del held
+    torch.cuda.empty_cache()
+    busy = "" if free > 0.9 * total else ": somebody else uses it"
+    return Finding(not busy, f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB of the GPU's memory free{busy}")
+
+
+def _sharing() -> Finding:
+    """A daemon of our own, and a process under it."""
+
+    async def attempt() -> None:
+        with scratch_folder() as folder:
+            async with Mps(folder / "mps"):
+                pass
+
+    try:
+        asyncio.run(attempt())
+    except MpsRefused as why:
+        return Finding(False, f"no MPS ({why}): on one GPU, engine and trainer take turns")
+    return Finding(True, "MPS: on one GPU, engine and trainer run at the same time")
+
+
+def _handing_over() -> Finding:
+    """A tensor of another process on the same GPU."""
+    import multiprocessing
+
+    import torch
+
+    from freerun.core import WeightsError
+    from freerun.weights.ipc import IpcSubscriber
+
+    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    other = multiprocessing.get_context("spawn").Process(target=publish_ones, args=(theirs,), daemon=True)
+    other.start()
+    try:
+        if not ours.poll(60):
+            return Finding(False, "weights by CUDA IPC: the other process did not answer in a minute")
+        got = IpcSubscriber().fetch(ours.recv())
+        return Finding(bool((got["w"] == 1).all()), "weights from process to process within the GPU (CUDA IPC)")
+    except (EOFError, RuntimeError, WeightsError) as error:
+        return Finding(False, f"weights by CUDA IPC: {str(error).splitlines()[0]}; containers need --ipc=host for it")
+    finally:
+        ours.send(None)
+        other.join(10)
+        torch.cuda.empty_cache()
+
+
+def publish_ones(pipe: "Connection") -> None:
+    """The other process: publishes, and stays until it is told to end."""
+    import torch
+
+    from freerun.weights.ipc import IpcPublisher
+
+    publisher = IpcPublisher()
+    pipe.send(publisher.publish(0, {"w": torch.ones(1_000_000, device="cuda")}))
+    pipe.recv()
 
 
 def _shared_memory() -> Finding:

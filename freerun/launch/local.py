@@ -22,9 +22,10 @@ from freerun.launch.prepare import Prepared, example_of
 from freerun.launch.processes import Processes
 from freerun.launch.recorder import Recorder
 from freerun.launch.scratch import scratch_folder
+from freerun.launch.seats import Seat, seats
 from freerun.launch.start import Start, create_folder
 from freerun.observe.folder import JsonLines, RunFolder
-from freerun.observe.live import LiveView, view
+from freerun.observe.live import view
 from freerun.observe.records import StepRecord
 from freerun.observe.report import write_report
 from freerun.rewards.service import JudgeService
@@ -54,38 +55,43 @@ class Parts:
 
 @asynccontextmanager
 async def parts(
-    prepared: Prepared, folder: RunFolder, num_engines: int, evaluates: bool, checkpoint: Path | None = None
+    prepared: Prepared,
+    folder: RunFolder,
+    evaluates: bool,
+    generates: bool = True,
+    checkpoint: Path | None = None,
+    note: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[Parts]:
     """Start everything at the same time, and end it all on leaving. A process that dies fails the block."""
-    config = prepared.config
     async with AsyncExitStack() as stack:
         scratch = stack.enter_context(scratch_folder())
+        seated = await stack.enter_async_context(seats(prepared, scratch, generates, evaluates, note))
         processes = await stack.enter_async_context(Processes(folder.logs))
-        names = [f"engine {index}" for index in range(num_engines)] + ["evaluator"] * evaluates
-        judge = JudgeService(config.reward, log=folder.logs / "judge.log")
+        names = [f"engine {index}" for index in range(len(seated.engines))]
+        starting = [start_engine(prepared, processes, *one) for one in zip(names, seated.engines, strict=True)]
+        if seated.evaluator:
+            starting.append(start_engine(prepared, processes, "evaluator", seated.evaluator))
+        judge = JudgeService(prepared.config.reward, log=folder.logs / "judge.log")
         _, endpoint, *urls = await together(
             stack.enter_async_context(judge),
-            start_trainer(prepared, processes, scratch, checkpoint),
-            *(start_engine(prepared, processes, name, sharing=len(names)) for name in names),
+            start_trainer(prepared, processes, scratch, seated.ranks, checkpoint),
+            *starting,
         )
         engines = [await stack.enter_async_context(HttpEngine(str(url))) for url in urls]
         remote = stack.enter_context(RemoteTrainer(str(endpoint)))
+        evaluation_engine = engines.pop() if seated.evaluator else None
         async with background(processes.watch()):
             try:
-                yield Parts(
-                    prepared,
-                    engines[:num_engines],
-                    remote,
-                    judge,
-                    engines[num_engines] if evaluates else None,
-                )
+                yield Parts(prepared, engines, remote, judge, evaluation_engine)
             except (EngineError, TrainerError):
                 with suppress(TimeoutError):  # when a process of theirs died, that is the first cause
                     await asyncio.wait_for(processes.watch(), _LAST_WORDS_S)
                 raise
 
 
-async def start_trainer(prepared: Prepared, processes: Processes, scratch: Path, checkpoint: Path | None) -> str:
+async def start_trainer(
+    prepared: Prepared, processes: Processes, scratch: Path, given: list[Seat], checkpoint: Path | None
+) -> str:
     """All ranks, at the same time: each waits for the others."""
     config = prepared.config
     first = TrainerSettings(
@@ -99,22 +105,23 @@ async def start_trainer(prepared: Prepared, processes: Processes, scratch: Path,
         str(checkpoint) if checkpoint else None,
         rendezvous=str(scratch / "ranks"),
     )
-    names = ["trainer", *(f"trainer {rank}" for rank in range(1, config.train.ranks))]
+    ranks = [replace(first, rank=rank, memory_share=seat.share) for rank, seat in enumerate(given)]
+    names = ["trainer", *(f"trainer {rank}" for rank in range(1, len(ranks)))]
     endpoint, *_ = await together(
         *(
-            processes.start(name, "trainer", replace(first, rank=rank), config.train.threads)
-            for rank, name in enumerate(names)
+            processes.start(name, "trainer", settings, config.train.threads, seat.environment)
+            for name, settings, seat in zip(names, ranks, given, strict=True)
         )
     )
     return endpoint
 
 
-async def start_engine(prepared: Prepared, processes: Processes, name: str, sharing: int = 1) -> str:
-    """`sharing` engines divide the memory that the configuration gives to one."""
+async def start_engine(prepared: Prepared, processes: Processes, name: str, seat: Seat) -> str:
     config = prepared.config
-    engine = config.engine.model_copy(update={"memory_share": config.engine.memory_share / sharing})
+    share = config.engine.memory_share if seat.share is None else seat.share
+    engine = config.engine.model_copy(update={"memory_share": share})
     settings = EngineSettings(config.model.path, engine.model_dump(mode="json"))
-    return await processes.start(name, "engine", settings, config.engine.threads)
+    return await processes.start(name, "engine", settings, config.engine.threads, seat.environment)
 
 
 @dataclass
@@ -126,15 +133,13 @@ class Outcome:
     evaluations: list[Evaluation]
 
 
-async def train(
-    prepared: Prepared, live: LiveView | None = None, rollout: Rollout | None = None, start: Start | None = None
-) -> Outcome:
-    """The whole run, or the rest of it. `rollout` replaces the configured one, for benchmarks."""
+async def train(prepared: Prepared, start: Start | None = None) -> Outcome:
+    """The whole run, or the rest of it."""
     config = prepared.config
     start = start or Start(create_folder(prepared))
     evaluations: list[Evaluation] = []
     with start.opened(prepared) as folder:
-        live = live or view(folder.name, config.control.steps, config.control.max_staleness)
+        live = view(folder.name, config.control.steps, config.control.max_staleness)
         ledger = MemoryLedger(start.state.tally)
         recorder = Recorder(folder, live, ledger, prepared.tokenizer)
         try:
@@ -143,8 +148,9 @@ async def train(
                     recorder.goes_on(start.checkpoint)
                 live.doing("controller", "starts engine, trainer and reward workers")
                 evaluates = bool(config.evaluate.every)
-                async with parts(prepared, folder, config.resources.engines, evaluates, start.checkpoint) as running:
-                    run = _run(prepared, running, start, ledger, recorder, rollout or single_turn(prepared))
+                begun = parts(prepared, folder, evaluates, checkpoint=start.checkpoint, note=recorder.note)
+                async with begun as running:
+                    run = run_of(prepared, running, start, ledger, recorder, single_turn(prepared))
                     recorder.buffer = run.buffer
                     await _train(run, running, recorder, evaluations, folder)
         finally:
@@ -152,7 +158,7 @@ async def train(
     return Outcome(folder, recorder.steps, evaluations)
 
 
-def _run(
+def run_of(
     prepared: Prepared, running: Parts, start: Start, ledger: MemoryLedger, recorder: Recorder, rollout: Rollout
 ) -> Run:
     config, stream = prepared.config, prepared.stream(prepared.config.control.epochs)
@@ -244,7 +250,7 @@ async def evaluate(prepared: Prepared, progress: Callable[[], None]) -> Evaluati
     """`freerun eval`: one engine, one judge service, every held-out task."""
     folder = create_folder(prepared)
     async with Processes(folder.logs) as processes, JudgeService(prepared.config.reward) as judge:
-        url = await start_engine(prepared, processes, "engine 0")
+        url = await start_engine(prepared, processes, "engine 0", Seat())
         async with HttpEngine(url) as engine, background(processes.watch()):
             return await _evaluator(prepared, judge, engine).evaluate(progress)
 
@@ -258,7 +264,7 @@ async def sft(
     config = prepared.config
     folder = create_folder(prepared)
     with JsonLines(folder.metrics) as metrics:
-        async with parts(prepared, folder, 0, config.sft.until is not None) as running:
+        async with parts(prepared, folder, config.sft.until is not None, generates=False) as running:
 
             def record(result: StepResult) -> None:
                 metrics.append({"step": result.version, **result.metrics})

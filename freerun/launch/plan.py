@@ -1,11 +1,13 @@
 """What a run will do, said before it does it: `freerun train --dry-run`."""
 
-from freerun.config.tree import RunConfig
-from freerun.models.shape import Shape
+from freerun.launch.prepare import Prepared
+from freerun.launch.seats import plan
 
 
-def describe(config: RunConfig, shape: Shape, num_tasks: int) -> str:
+def describe(prepared: Prepared) -> str:
+    config, shape, num_tasks = prepared.config, prepared.shape, len(prepared.tasks)
     control, rollout, engine = config.control, config.rollout, config.engine
+    placement, division = plan(prepared, evaluates=bool(config.evaluate.every))
     batch, eta = config.batch_samples, control.max_staleness
     steps = control.steps
     if control.epochs is not None:
@@ -16,7 +18,7 @@ def describe(config: RunConfig, shape: Shape, num_tasks: int) -> str:
         f"model      {config.model.path}: {shape.family}, {shape.num_parameters / 1e6:.2f}M parameters",
         f"data       {num_tasks} tasks from {config.data.source}",
         "processes  controller (this one)",
-        f"           {config.resources.engines} engine(s): {engine.threads} thread(s), {engine.dtype}, "
+        f"           {len(placement.engines)} engine(s): {engine.threads} thread(s), {engine.dtype}, "
         f"{engine.max_running} answers at a time, cache: {cache}",
         f"           trainer: {ranks}{config.train.threads} thread(s), {config.train.objective}, AdamW at "
         f"{config.train.lr:g}",
@@ -32,4 +34,5 @@ def describe(config: RunConfig, shape: Shape, num_tasks: int) -> str:
         f"           so at most (η + 1) · B = {(eta + 1) * batch} samples are running or waiting at any time"
         + ("; generation and training take turns" if eta == 0 else ""),
     ]
-    return "\n".join(lines)
+    memory = [f"memory     {line}" for line in str(division).splitlines()]
+    return "\n".join(lines + memory)

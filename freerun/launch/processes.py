@@ -4,9 +4,11 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -15,7 +17,9 @@ from freerun.core import ProcessDied
 
 _END_S = 2.0
 """How long a process may take to end before it is killed."""
-_ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
+PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""Threads that spin while they wait take the cores from the other processes."""
+_ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"} | PATIENT
 
 
 @dataclass
@@ -35,7 +39,9 @@ class Processes:
     async def __aenter__(self) -> "Processes":
         return self
 
-    async def start(self, name: str, kind: str, settings: Any, threads: int) -> str:
+    async def start(
+        self, name: str, kind: str, settings: Any, threads: int, environment: Mapping[str, str] = MappingProxyType({})
+    ) -> str:
         """Start a process and wait until it says where it can be reached. Cancelled or failed, nothing is left."""
         read_fd, write_fd = os.pipe()
         log = self._logs / f"{name}.log"
@@ -50,6 +56,7 @@ class Processes:
                     start_new_session=True,  # a Ctrl-C in the terminal is for the controller alone
                     env=os.environ
                     | _ENVIRONMENT
+                    | dict(environment)
                     | {"FREERUN_READY_FD": str(write_fd), "OMP_NUM_THREADS": str(threads)},
                 )
         finally:

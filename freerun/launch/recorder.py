@@ -65,6 +65,7 @@ class Recorder:
         self._judged = 0
         self._engine_idle_s = 0.0
         self._running: dict[str, int] = {}
+        self._first_token_s: dict[str, float] = {}
         self.buffer: Buffer | None = None
 
     def __enter__(self) -> "Recorder":
@@ -97,6 +98,7 @@ class Recorder:
 
     def engine_stats(self, name: str, stats: EngineStats) -> None:
         self._running[name] = stats.running + stats.waiting
+        self._first_token_s[name] = stats.first_token_s
         self._view.doing(name, f"version {stats.version}, {stats.running} answers running, {stats.waiting} queued")
         for span in stats.spans:
             self._timeline.span(name, span.track, span.name, span.start_s, span.end_s, **span.args)
@@ -161,6 +163,8 @@ class Recorder:
             engine_idle_s=engine_idle_s,
             trainer_idle_s=result.phases[0][1] - self._batch_asked_s if result.phases else 0.0,
             update_pause_s=_mean([update.pause_s for update in updates]),
+            update_s=now_s - result.phases[-1][2] if result.phases else 0.0,
+            first_token_s=_mean(list(self._first_token_s.values())),
             running=sum(self._running.values()),
             waiting=len(self.buffer) if self.buffer else 0,
             trainer=result.metrics

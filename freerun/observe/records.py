@@ -63,6 +63,10 @@ class StepRecord:
     """Judged groups in the buffer when the step ended."""
     trainer: dict[str, float]
     """What the trainer reports: loss, grad_norm, entropy, clip_share, kl, lr, …"""
+    update_s: float = 0.0
+    """Seconds from the end of the trainer's step until the engines had its version: published, fetched, swapped."""
+    first_token_s: float = 0.0
+    """Seconds from the previous version's swap to the first tokens it sampled, mean over engines."""
 
     @property
     def engine_idle_share(self) -> float:

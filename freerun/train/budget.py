@@ -1,4 +1,5 @@
-"""How many tokens one forward and backward pass may have: what fits the memory that is free, found by trying small."""
+"""How many tokens one forward and backward pass may have: what fits the memory that is free for it, found by
+trying small."""
 
 import torch
 
@@ -24,7 +25,9 @@ def micro_batch_budget(policy: Trained, shape: Shape, device: torch.device, rank
     fixed = small_bytes - per_token * small
     shares = sum(p.numel() for p in policy.parameters) / ranks.size
     later = 4 * shares * 4  # gradient, two moments, and one to spare; float32
-    free, _ = torch.cuda.mem_get_info(device)
+    free, total = torch.cuda.mem_get_info(device)
+    allowed = torch.cuda.get_per_process_memory_fraction(device) * total - torch.cuda.memory_reserved(device)
+    free = min(free, int(allowed))
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     tokens = int(((free + unused) * _SPARE - later - fixed) / per_token)
     fewest = -ranks.max(torch.tensor([-float(tokens)], device=device)).item()

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
-from freerun.core import ConfigError, FreerunError
+from freerun.core import FreerunError
 
 T = TypeVar("T")
 _PATIENCE = timedelta(minutes=30)
@@ -37,13 +37,10 @@ class Ranks:
 
     @classmethod
     def join(cls, rank: int, size: int, rendezvous: str, device: str) -> "Ranks":
-        """Wait for the others. `rendezvous` is a file that all of them see and none has used before."""
+        """Wait for the others. `rendezvous` is a file that all of them see and none has used before. On a GPU each rank
+        sees one, its own."""
         if size == 1:
             return cls(device=device)
-        if device == "cuda":
-            if size > torch.cuda.device_count():
-                raise ConfigError(f"train.ranks is {size}, but there are only {torch.cuda.device_count()} GPUs")
-            torch.cuda.set_device(rank)
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
         backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
         dist.init_process_group(

@@ -34,11 +34,12 @@ def test_a_cpu_has_a_plain_default() -> None:
 
 def test_a_gpu_gives_its_share_less_weights_and_work(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = tokens(monkeypatch, free=76, total=80, ours=3)
-    work = memory.working_bytes(OnAGpu(), EngineConfig())  # type: ignore[arg-type]
-    assert alone == (int(0.9 * 80 * GB) - 3 * GB - work) // memory.bytes_per_token(OnAGpu())  # type: ignore[arg-type]
+    shape = OnAGpu().shape
+    work = memory.working_bytes(shape, 2, EngineConfig())
+    assert alone == (int(0.9 * 80 * GB) - 3 * GB - work) // memory.bytes_per_token(shape, 2)
     assert tokens(monkeypatch, free=76, total=80, ours=3, memory_share=0.45) < 0.5 * alone
     beside_others = tokens(monkeypatch, free=20, total=80, ours=3)
-    assert beside_others == (20 * GB - work) // memory.bytes_per_token(OnAGpu())  # type: ignore[arg-type]
+    assert beside_others == (20 * GB - work) // memory.bytes_per_token(shape, 2)
 
 
 def test_what_cannot_fit_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

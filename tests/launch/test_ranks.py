@@ -29,7 +29,7 @@ def batch(version: int, tokens: list[int]) -> Batch:
 async def work_until_it_fails(run: Prepared, folder: Path) -> None:
     """Everything a trainer is asked for, refusals among it; in the end a token that the model does not have."""
     fine = batch(0, [3, 7, 7, 1])
-    async with local.parts(run, create_folder(run), num_engines=0, evaluates=False) as running:
+    async with local.parts(run, create_folder(run), evaluates=False, generates=False) as running:
         trainer = running.trainer
         assert (await trainer.step(fine)).version == 1
         with pytest.raises(TrainerError, match="a batch for version 0 came to a trainer at version 1"):

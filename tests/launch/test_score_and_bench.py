@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from freerun.launch.bench_trainer import FIXED, FixedLearner, PaddedLearner, _batch, lengths_of
+from freerun.launch.bench_trainer import FIXED, FixedLearner, PaddedLearner, batch_of, lengths_of
 from freerun.launch.tiny import make_model
 from freerun.models.attention import PackedAttention
 from freerun.models.checkpoint import load_decoder
@@ -53,7 +53,7 @@ def test_the_rivals_learn_the_same_from_other_micro_batches() -> None:
     results = []
     for kind in (Learner, FixedLearner, PaddedLearner):
         learner = kind(tiny_decoder(dtype=torch.float64), TrainConfig(micro_batch_tokens=2_000))
-        batch = _batch(learner._shape, lengths, 0)
+        batch = batch_of(learner._shape, lengths, 0)
         cuts = len(learner._plan(batch)[0])
         assert (cuts <= FIXED) if kind is not Learner else cuts == -(-sum(lengths) // 2_000)
         learner.step(batch)

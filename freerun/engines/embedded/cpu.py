@@ -18,6 +18,9 @@ class CpuRunner:
         self._decoder = decoder
         self._cache = Cache(decoder.shape, blocks, block_tokens, decoder.embed.weight.dtype)
 
+    def hurry(self) -> None:
+        """Every step samples one token: it cannot be sooner."""
+
     @torch.inference_mode()
     def launch(self, step: Step) -> Flight:
         self._cache.copy(step.copies)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from freerun.core import EngineError, FinishReason, Version
 from freerun.engines.base import Completion, Sampling, UpdateReport
-from freerun.engines.config import EngineConfig
+from freerun.engines.config import EngineConfig, OnUpdate
 from freerun.engines.embedded.blocks import Blocks
 from freerun.engines.embedded.cpu import CpuRunner
 from freerun.engines.embedded.flight import Flight
@@ -38,6 +38,10 @@ class Runner(Protocol):
 
     def launch(self, step: Step) -> Flight: ...
 
+    def hurry(self) -> None:
+        """Somebody waits for the next step's tokens: let it be short."""
+        ...
+
 
 class EmbeddedEngine:
     def __init__(self, decoder: Decoder, config: EngineConfig, detokenise: Detokenise | None = None) -> None:
@@ -45,12 +49,14 @@ class EmbeddedEngine:
         self._decoder = decoder.eval().requires_grad_(False)
         self._config = config
         self._detokenise = detokenise
+        self.on_update: OnUpdate = config.on_update
         on_gpu = decoder.embed.weight.is_cuda
         block_tokens = config.block_tokens or (64 if on_gpu else 16)
         self._blocks = Blocks(max(cache_tokens(decoder, config) // block_tokens, 1), block_tokens)
         self._runner = self._gpu_runner() if on_gpu else CpuRunner(decoder, self._blocks.count, block_tokens)
         runner = self._runner
-        self._scheduler = Scheduler(self._blocks, config.max_running, config.step_tokens, runner.burst, runner.ahead)
+        step_tokens = config.tokens_a_step(on_gpu)
+        self._scheduler = Scheduler(self._blocks, config.max_running, step_tokens, runner.burst, runner.ahead)
         self._flight = Flight.none()
         self._ended: list[tuple[str, Completion]] = []
         """Answers that ended when somebody else than `step` had to wait for what was under way."""
@@ -72,6 +78,11 @@ class EmbeddedEngine:
     @property
     def has_work(self) -> bool:
         return self._scheduler.has_work or bool(self._ended)
+
+    @property
+    def answering(self) -> bool:
+        """Whether an answer has begun that is not over, running or not."""
+        return self._scheduler.answering
 
     @property
     def running(self) -> int:
@@ -196,8 +207,17 @@ class EmbeddedEngine:
         aside.synchronize()
         return staged
 
-    def update_weights(self, version: Version, tensors: Mapping[str, Tensor]) -> UpdateReport:
-        """Swap the weights in place. Everything sampled from now on is of that version."""
+    def hold(self, holding: bool) -> None:
+        """Whether to begin no further answer for now. Those that have begun go on."""
+        self._scheduler.holding = holding
+
+    def update_weights(
+        self, version: Version, tensors: Mapping[str, Tensor], on_update: OnUpdate | None = None
+    ) -> UpdateReport:
+        """Swap the weights in place, now. Everything sampled from now on is of that version.
+
+        `on_update` instead of the configured one; to let answers finish, `hold` and do this when none is left.
+        """
         if version <= self.version:
             raise EngineError(f"versions only go up: {version} cannot follow {self.version}")
         parameters = dict(self._decoder.named_parameters())
@@ -210,7 +230,8 @@ class EmbeddedEngine:
             torch._foreach_copy_([p.data for p in parameters.values()], [tensors[name] for name in parameters])
         if self._decoder.embed.weight.is_cuda:
             torch.cuda.synchronize()
-        lost = self._scheduler.new_weights(version, keep=self._config.on_update == "keep")
+        lost = self._scheduler.new_weights(version, keep=(on_update or self.on_update) == "keep")
         self.version = version
+        self._runner.hurry()
         self._swapped_s, self._tokens_at_swap = time.monotonic(), self.tokens
         return UpdateReport(version, time.monotonic() - started_s, lost)

@@ -49,8 +49,8 @@ def _choice(whole: Piece) -> wire.Choice:
 def add_control_routes(app: FastAPI, thread: EngineThread, subscriber: Subscriber) -> None:
     @app.post("/update_weights")
     async def update_weights(request: Request) -> Response:
-        info = msgspec.json.decode(await request.body(), type=wire.UpdateRequest).update_info
-        return json(await thread.update_weights(info, subscriber))
+        body = msgspec.json.decode(await request.body(), type=wire.UpdateRequest)
+        return json(await thread.update_weights(body.update_info, subscriber, body.on_update))
 
     @app.post("/pause")
     async def pause(mode: str = "keep") -> Response:

@@ -40,11 +40,18 @@ class Scheduler:
         self.reused_tokens = 0
         """Tokens of prompts whose cache was there already."""
         self.version: Version = 0
+        self.holding = False
+        """While it is set no further answer begins; those that have begun go on, and come back if they give way."""
         self._just_read: list[Request] = []
 
     @property
     def has_work(self) -> bool:
         return bool(self.running or self.waiting)
+
+    @property
+    def answering(self) -> bool:
+        """Whether an answer has begun that is not over. Those that gave way are first in the queue."""
+        return bool(self.running) or bool(self.waiting and self.waiting[0].epoch)
 
     def submit(self, request: Request) -> list[Sequence]:
         """Queue a request's sequences. One that could never fit, even alone, is refused."""
@@ -82,6 +89,8 @@ class Scheduler:
     def _can_start(self) -> bool:
         """Room for the next one's prompt, if that is not there yet, and a margin, lest it be preempted at once."""
         if not self.waiting or len(self.running) >= self._max_running:
+            return False
+        if self.holding and not self.waiting[0].epoch:
             return False
         more = self._blocks.needed(self.waiting[0].length) - len(self.waiting[0].request.blocks)
         margin = 1 + len(self.running) // 4

@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 import traceback
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -19,12 +19,14 @@ from typing import Any, TypeVar
 
 from freerun.core import EngineError, FinishReason, FreerunError
 from freerun.engines.base import Completion, EngineStats, Span, UpdateReport
+from freerun.engines.config import OnUpdate
 from freerun.engines.embedded.asked import Ask, Asked, Piece
 from freerun.engines.embedded.metrics import Metrics
 from freerun.engines.embedded.served import ServedEngine
 from freerun.weights.base import Subscriber, WeightsHandle
 
 T = TypeVar("T")
+Call = tuple[Callable[[], Any], "Future[Any]"]
 _SPAN_S = 0.5
 """A busy stretch is reported in pieces of about this length."""
 
@@ -34,14 +36,19 @@ class EngineThread:
 
     Consumes calls; produces pieces of answers on each request's queue; waits for calls when there is nothing to do; is
     unblocked by any call. Its failure ends the process: a half-dead engine helps nobody.
+
+    With `on_update: finish` a swap is a call that waits until every answer that has begun is over; meanwhile no other
+    begins, so that time comes.
     """
 
     def __init__(self, engine: ServedEngine, loop: asyncio.AbstractEventLoop) -> None:
         self._engine = engine
         self._loop = loop
-        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[Call] = queue.SimpleQueue()
         self._asked: dict[str, Asked] = {}
         """The loop's; everything below is the thread's."""
+        self._swaps: deque[Call] = deque()
+        """Those that wait for answers to finish."""
         self._sent: dict[str, list[int]] = {}
         """For requests that are followed: tokens of each answer that were posted."""
         self._spans: list[Span] = []
@@ -76,21 +83,40 @@ class EngineThread:
             raise
         return asked
 
-    async def update_weights(self, handle: WeightsHandle, subscriber: Subscriber) -> UpdateReport:
+    async def update_weights(
+        self, handle: WeightsHandle, subscriber: Subscriber, on_update: OnUpdate | None = None
+    ) -> UpdateReport:
         """Fetch first, up to the engine's device, while generation goes on; only the swap is between two steps."""
         tensors = await asyncio.to_thread(lambda: self._engine.stage(lambda: subscriber.fetch(handle)))
+        policy = on_update or self._engine.on_update
 
         def swap() -> UpdateReport:
             self._end_span()
             start_s = time.monotonic()
-            report = self._engine.update_weights(handle.version, tensors)
+            report = self._engine.update_weights(handle.version, tensors, policy)
             args = {"version": float(handle.version), "recomputed_tokens": float(report.recomputed_tokens)}
             self._spans.append(Span("update", f"version {handle.version}", start_s, time.monotonic(), args))
             self._updates += 1
             self._last_update_pause_s = report.pause_s
             return replace(report, idle_s=self.idle_s)
 
-        return await self.call(swap)
+        return await (self._call_when_finished(swap) if policy == "finish" else self.call(swap))
+
+    async def _call_when_finished(self, function: Callable[[], T]) -> T:
+        """Have the thread call this as soon as no answer that has begun is unfinished."""
+        future: Future[T] = Future()
+
+        def hold() -> None:
+            if self.paused and self._engine.answering:
+                raise EngineError(
+                    "the engine is paused, so the running answers cannot finish before new weights come, as "
+                    "engine.on_update=finish says: resume it first, or pause with mode=abort"
+                )
+            self._engine.hold(True)
+            self._swaps.append((function, future))
+
+        await self.call(hold)
+        return await asyncio.wrap_future(future)
 
     async def pause(self, abort: bool = False) -> None:
         """Returns when the step in progress is over; there is no other until `resume`. Requests stay, new ones are
@@ -115,7 +141,8 @@ class EngineThread:
             self._end_span()
             engine, spans = self._engine, self._spans
             self._spans = []
-            return EngineStats(engine.version, engine.running, engine.waiting, engine.tokens, self.idle_s, spans)
+            counts = engine.version, engine.running, engine.waiting, engine.tokens
+            return EngineStats(*counts, self.idle_s, engine.first_token_after_update_s, spans)
 
         return await self.call(snapshot)
 
@@ -161,21 +188,36 @@ class EngineThread:
 
     def _answer_calls(self) -> None:
         """All that are there; without work, or paused, wait for some."""
-        while not self._stopping and (self.paused or not self._engine.has_work or not self._calls.empty()):
-            idle = not self._engine.has_work
-            if idle:
-                self._end_span()
-            start_s = time.monotonic()
-            function, future = self._calls.get()
-            if idle:
-                self.idle_s += time.monotonic() - start_s
-            self._answer(function, future)
+        while not self._stopping:
+            if self._swaps and not self._engine.answering:
+                self._answer(*self._swaps.popleft())
+                self._engine.hold(bool(self._swaps))
+            elif self.paused or not self._engine.has_work or not self._calls.empty():
+                self._answer(*self._next_call())
+            else:
+                return
+
+    def _next_call(self) -> Call:
+        """Waits for it, which is idle time when there is no work."""
+        idle = not self._engine.has_work
+        if idle:
+            self._end_span()
+        start_s = time.monotonic()
+        call = self._calls.get()
+        if idle:
+            self.idle_s += time.monotonic() - start_s
+        return call
 
     def _answer(self, function: Callable[[], Any], future: "Future[Any]") -> None:
+        wanted = future.set_running_or_notify_cancel()  # else whoever called is gone, and takes no answer
         try:
-            future.set_result(function())
+            result = function()
         except FreerunError as error:
-            future.set_exception(error)
+            if wanted:
+                future.set_exception(error)
+        else:
+            if wanted:
+                future.set_result(result)
 
     def _submit(self, asks: Sequence[Ask], follow: bool) -> None:
         for ask in asks:

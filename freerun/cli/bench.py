@@ -1,0 +1,240 @@
+"""`freerun bench`: the benchmarks' command lines."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from freerun.cli.stopping import run_to_end
+
+bench = typer.Typer(help="Measure this machine: each prints a table, a ratio and a JSON line.", no_args_is_help=True)
+
+
+Model = Annotated[
+    str | None,
+    typer.Option(
+        help="Random weights of a shape: tiny, 4m, 135m, 0.6b or 1.5b. Without it: 1.5b on a GPU, tiny on a CPU.",
+        show_default=False,
+    ),
+]
+Groups = Annotated[
+    int | None,
+    typer.Option(help="Groups of 8 answers a step: 32 on a GPU, 8 on a CPU.", min=1, show_default=False),
+]
+Slots = Annotated[
+    int | None,
+    typer.Option(
+        help="Answers that run at a time beside training: 128 on a GPU, 64 on a CPU.", min=1, show_default=False
+    ),
+]
+Longest = Annotated[
+    int | None,
+    typer.Option(help="Tokens of the longest answer: 8,192 on a GPU, 1,024 on a CPU.", min=1, show_default=False),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Argument(help="Other settings of a run, such as engine.burst=16.", show_default=False, metavar="KEY=VALUE"),
+]
+JsonOnly = Annotated[bool, typer.Option("--json", help="Print the JSON line only; the table goes to stderr.")]
+
+
+@bench.command("async")
+def bench_async(
+    settings: Settings = None,
+    etas: Annotated[
+        str | None,
+        typer.Option(
+            help="Staleness bounds η to run; the first of them is what the others are compared with. Without it: "
+            "0,1,2,4,8 on a GPU, 0,1,4 on a CPU.",
+            show_default=False,
+        ),
+    ] = None,
+    model: Model = None,
+    groups: Groups = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            help="Measured steps at each η, at least η + 3: 6 on a GPU, 4 on a CPU.",
+            min=1,
+            show_default=False,
+        ),
+    ] = None,
+    slots: Slots = None,
+    longest: Longest = None,
+    on_update: Annotated[
+        Literal["recompute", "keep"],
+        typer.Option(help="Whether new weights rebuild the cache of running answers."),
+    ] = "recompute",
+    json_only: JsonOnly = False,
+) -> None:
+    """Does generating while training pay? Tokens a second of the whole loop at several staleness bounds η.
+
+    At η = 0 generation and training take turns, as in synchronous training; beyond it they go on at the same time, on
+    answers up to η versions old. All η run in one go, on the same processes, with the same tasks and the same
+    long-tailed lengths of answers; a model of random weights serves, since only speed is measured.
+    """
+    from freerun.launch.bench_async import bench_async
+    from freerun.launch.bench_staleness import parse_etas
+    from freerun.launch.bench_work import Work
+
+    work = Work.here(model, groups, slots, longest, settings or [])
+    chosen = parse_etas(etas or ("0,1,2,4,8" if work.on_gpu else "0,1,4"))
+    steps = steps or (6 if work.on_gpu else 4)
+    run_to_end(bench_async(work, chosen, steps, on_update, json_only), lambda: "stopped")
+
+
+@bench.command("interrupt")
+def bench_interrupt(
+    settings: Settings = None,
+    max_staleness: Annotated[int, typer.Option(help="The staleness bound η.", min=0)] = 4,
+    model: Model = None,
+    groups: Groups = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            help="Measured steps of each, at least η + 3: 6 on a GPU, 4 on a CPU.",
+            min=1,
+            show_default=False,
+        ),
+    ] = None,
+    slots: Slots = None,
+    longest: Longest = None,
+    json_only: JsonOnly = False,
+) -> None:
+    """Does it pay to give the engine new weights in the middle of its answers?
+
+    The other way is to let the answers that have begun finish with the old weights, and to begin no other meanwhile:
+    the long ones then keep the engine almost empty. Both run the same asynchronous training on the same processes.
+    """
+    from freerun.launch.bench_interrupt import bench_interrupt
+    from freerun.launch.bench_work import Work
+
+    work = Work.here(model, groups, slots, longest, settings or [])
+    steps = steps or (6 if work.on_gpu else 4)
+    run_to_end(bench_interrupt(work, max_staleness, steps, json_only), lambda: "stopped")
+
+
+@bench.command("engine")
+def bench_engine(
+    model: Annotated[str, typer.Option(help="4m, 135m, 0.6b, 1.5b (random weights), or a model folder.")] = "4m",
+    work: Annotated[str, typer.Option(help="uniform: all answers of --tokens; lognormal: long-tailed.")] = "uniform",
+    requests: Annotated[int, typer.Option(help="How many requests.", min=1)] = 32,
+    tokens: Annotated[int, typer.Option(help="Length of an answer, for uniform work.", min=1)] = 100,
+    prompt: Annotated[int, typer.Option(help="Length of a prompt.", min=1)] = 64,
+    slots: Annotated[int, typer.Option(help="Answers decoded together.", min=1)] = 512,
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "bfloat16",
+    burst: Annotated[int, typer.Option(help="Tokens decoded on a GPU before the host looks.", min=1)] = 16,
+    threads: Annotated[int, typer.Option(help="CPU threads.", min=1)] = 1,
+    against: Annotated[str | None, typer.Option(help="transformers: the rival, in the same run.")] = None,
+    json_only: Annotated[bool, typer.Option("--json", help="Print the JSON line only.")] = False,
+) -> None:
+    """Tokens a second of the embedded engine, log-probabilities on, against the memory's floor and a rival."""
+    from freerun.launch import bench_engine as bench
+
+    bench.set_threads(threads)
+    job = bench.Work.of(work, requests, tokens, prompt, slots)
+    bench.show(model, dtype, job, bench.bench_engine(model, job, dtype, burst, against), json_only)
+
+
+@bench.command("trainer")
+def bench_trainer(
+    model: Annotated[str, typer.Option(help="4m, 135m, 0.6b, 1.5b (random weights), or a model folder.")] = "4m",
+    tokens: Annotated[int, typer.Option(help="Tokens of a step.", min=1)] = 16_384,
+    seq: Annotated[int, typer.Option(help="Length of a sequence; of the longest, for lognormal work.", min=2)] = 512,
+    work: Annotated[str, typer.Option(help="uniform: all sequences of --seq; lognormal: long-tailed.")] = "uniform",
+    micro_batch: Annotated[int | None, typer.Option(help="Tokens of a pass; empty: what fits.", min=1)] = None,
+    recompute: Annotated[bool, typer.Option(help="Keep no activations of layers.")] = False,
+    steps: Annotated[int, typer.Option(help="Measured steps.", min=1)] = 3,
+    threads: Annotated[int, typer.Option(help="CPU threads.", min=1)] = 1,
+    compare: Annotated[
+        str | None,
+        typer.Option(help="plain: not compiled, recomputed; fixed: the paper's 32 micro-batches. In the same run."),
+    ] = None,
+    json_only: Annotated[bool, typer.Option("--json", help="Print the JSON line only.")] = False,
+) -> None:
+    """Tokens a second of whole training steps (forward, backward, optimizer), and of log-probability passes."""
+    from freerun.launch import bench_trainer as bench
+    from freerun.launch.bench_engine import set_threads
+
+    set_threads(threads)
+    lengths = bench.lengths_of(work, tokens, seq)
+    measured = bench.bench_trainer(model, lengths, micro_batch, recompute, compare, steps)
+    bench.show("trainer", model, lengths, measured, json_only)
+
+
+@bench.command("packing")
+def bench_packing(
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="4m, 135m, 0.6b, 1.5b (random weights), or a model folder. Without it: 0.6b on a GPU, 4m on a CPU.",
+            show_default=False,
+        ),
+    ] = None,
+    tokens: Annotated[
+        int | None,
+        typer.Option(help="Tokens of a step: 200,000 on a GPU, 6,000 on a CPU.", min=1, show_default=False),
+    ] = None,
+    longest: Annotated[
+        int | None,
+        typer.Option(help="Tokens of the longest sequence: 8,192 on a GPU, 1,024 on a CPU.", min=2, show_default=False),
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Measured steps of each.", min=1)] = 2,
+    threads: Annotated[int, typer.Option(help="CPU threads.", min=1)] = 1,
+    json_only: JsonOnly = False,
+) -> None:
+    """Does it pay to pack sequences of many lengths into passes of as many tokens as fit?
+
+    The other way is the same number of sequences in each of 32 passes, with padding and without. All learn the same
+    from the same long-tailed sequences.
+    """
+    from freerun.launch.bench_engine import set_threads
+    from freerun.launch.bench_packing import bench_packing
+
+    set_threads(threads)
+    bench_packing(model, tokens, longest, steps, json_only)
+
+
+@bench.command("mps")
+def bench_mps(
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Random weights of a shape: 4m, 135m, 0.6b or 1.5b. Without it: 0.6b on a GPU, 4m on a CPU.",
+            show_default=False,
+        ),
+    ] = None,
+    rows: Annotated[
+        int | None,
+        typer.Option(help="Answers decoded together: 256 on a GPU, 8 on a CPU.", min=1, show_default=False),
+    ] = None,
+    cores: Annotated[
+        int | None, typer.Option(help="CPU cores to use without a GPU; all.", min=1, show_default=False)
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="How long each is measured, once it is warm.", min=0.1)] = 8.0,
+    json_only: JsonOnly = False,
+) -> None:
+    """What do generating and training lose when they share one GPU at the same time?
+
+    The rates of each alone, of both in the time slices that the driver gives, and of both under NVIDIA's MPS, where
+    their work runs side by side and the engine's goes first. Without a GPU: each alone with all cores of the CPU, and
+    both with half of them each.
+    """
+    from freerun.launch.bench_mps import bench_mps
+
+    run_to_end(bench_mps(model, rows, cores, seconds, json_only), lambda: "stopped")
+
+
+@bench.command("staleness")
+def bench_staleness(
+    etas: Annotated[str, typer.Option(help="Ages of the data, in versions.")] = "0,1,4,16",
+    seeds: Annotated[int, typer.Option(help="Runs of each kind.", min=1)] = 3,
+    steps: Annotated[int, typer.Option(help="Training steps of each run.", min=1)] = 150,
+    lr: Annotated[float, typer.Option(help="Learning rate.")] = 3e-4,
+    out: Annotated[Path, typer.Option(help="The picture, an SVG.")] = Path("runs/staleness.svg"),
+    json_only: Annotated[bool, typer.Option("--json", help="Print the JSON line only.")] = False,
+) -> None:
+    """Learning on data held at an age of η versions: plain PPO against decoupled PPO, on the demo's task."""
+    from freerun.launch.bench_staleness import bench_staleness, parse_etas
+
+    run_to_end(bench_staleness(parse_etas(etas), list(range(seeds)), steps, lr, out, json_only), lambda: "stopped")

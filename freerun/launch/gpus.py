@@ -1,0 +1,47 @@
+"""The GPUs of this machine, asked of the driver's own tool: torch would open a context on each just to count them."""
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+_FIELDS = "index,uuid,name,memory.total,memory.free"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    uuid: str
+    name: str
+    total: int
+    """Bytes."""
+    free: int
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.total / 2**30:.1f} GiB"
+
+
+def visible_gpus() -> list[Gpu]:
+    """Those that this process may use, in its order: all, or what CUDA_VISIBLE_DEVICES names."""
+    if not (tool := shutil.which("nvidia-smi")):
+        return []
+    asked = subprocess.run(
+        [tool, f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits"], capture_output=True, text=True
+    )
+    return chosen(asked.stdout, os.environ.get("CUDA_VISIBLE_DEVICES")) if asked.returncode == 0 else []
+
+
+def chosen(listed: str, names: str | None) -> list[Gpu]:
+    """As CUDA reads that variable: indices or beginnings of uuids, up to the first that names no GPU."""
+    gpus: dict[str, Gpu] = {}
+    for line in listed.strip().splitlines():
+        index, uuid, name, total, free = (field.strip() for field in line.split(","))
+        gpus[index] = Gpu(uuid, name, int(total) * 2**20, int(free) * 2**20)
+    if names is None:
+        return list(gpus.values())
+    found = []
+    for name in (part.strip() for part in names.split(",")):
+        match = [gpu for index, gpu in gpus.items() if name and (index == name or gpu.uuid.startswith(name))]
+        if not match:
+            break
+        found.append(match[0])
+    return found

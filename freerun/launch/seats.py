@@ -1,0 +1,70 @@
+"""What each process of a run gets of this machine's GPUs: which one, how much of its memory, and who goes first.
+
+Where generation and training meet on a GPU they use it at the same time, by MPS; where there is no MPS they take turns.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from freerun.launch.division import Division, divide
+from freerun.launch.gpus import visible_gpus
+from freerun.launch.mps import Mps, MpsRefused
+from freerun.launch.placement import Placement, place
+from freerun.launch.prepare import Prepared
+
+
+@dataclass(frozen=True)
+class Seat:
+    environment: dict[str, str] = field(default_factory=dict)
+    share: float | None = None
+    """Of its GPU's memory; None without a GPU."""
+
+
+@dataclass(frozen=True)
+class Seats:
+    engines: list[Seat]
+    ranks: list[Seat]
+    evaluator: Seat | None
+
+
+def plan(prepared: Prepared, generates: bool = True, evaluates: bool = True) -> tuple[Placement, Division]:
+    """Who sits where, before anybody does. What cannot fit is a ConfigError."""
+    config = prepared.config
+    placement = place(config, visible_gpus(), generates)
+    answers = len(prepared.held_out) * config.evaluate.samples if evaluates else 0
+    return placement, divide(config, prepared.shape, placement, answers)
+
+
+@asynccontextmanager
+async def seats(
+    prepared: Prepared, folder: Path, generates: bool, evaluates: bool, note: Callable[[str], None]
+) -> AsyncIterator[Seats]:
+    """`folder` is private to the run. Says what was decided, and what it costs where something is missing."""
+    placement, division = plan(prepared, generates, evaluates)
+    if text := str(division):
+        note(text)
+    async with AsyncExitStack() as stack:
+        mps: Mps | None = None
+        if placement.shared:
+            try:
+                mps = await stack.enter_async_context(Mps(folder / "mps"))
+            except MpsRefused as why:
+                note(
+                    f"no MPS ({why}): engine and trainer take turns on the GPU, where at the same time they would do "
+                    "about half as much again"
+                )
+
+        def seat(name: str, sees: list[int], first: bool) -> Seat:
+            both = mps.environment(high_priority=first) if mps and sees else {}
+            return Seat(placement.environment(sees) | both, division.share(name))
+
+        yield Seats(
+            [seat(f"engine {i}", placement.engine_sees(gpu), True) for i, gpu in enumerate(placement.engines)],
+            [
+                seat(f"trainer {rank}" if rank else "trainer", [] if gpu is None else [gpu], False)
+                for rank, gpu in enumerate(placement.ranks)
+            ],
+            seat("evaluator", placement.engine_sees(placement.evaluator), False) if evaluates else None,
+        )

@@ -1,0 +1,32 @@
+"""What a trainer needs of a GPU's memory, worked out before anything is allocated. Importable without torch."""
+
+from freerun.models.shape import Shape
+from freerun.train.config import TrainConfig
+
+_SPARE = 2**30
+_LOGITS = 2**28
+"""Held at a time, at most."""
+PASS_TOKENS = 32_768
+"""Tokens in a pass from which on more gain nothing."""
+
+
+def standing_bytes(shape: Shape, config: TrainConfig, publishes: bool = True) -> int:
+    """Of one rank, between two passes: weights to compute with and to learn, gradient, moments; whoever `publishes` has
+    two versions more for the engines."""
+    learned = 4 + 4 + 8
+    weights = 2 + learned if not config.lora_rank else 2 + 4  # an adapter is small, but the model is loaded wide
+    weights += 2 + learned if config.advantages == "gae" else 0
+    weights += 2 if config.kl_coef else 0
+    logits = min(_LOGITS, PASS_TOKENS * shape.vocab_size)  # a chunk, its gradient, the matrix product's workspace
+    shared = shape.num_parameters * weights // config.ranks
+    return shared + (2 * 2 * shape.num_parameters if publishes else 0) + 3 * 4 * logits + _SPARE
+
+
+def bytes_per_token(shape: Shape, config: TrainConfig) -> int:
+    """What a token of a forward pass leaves for the backward pass: figures of a layer, fitted to what was measured."""
+    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    if config.recompute:
+        kept = 1.3 * (4 * shape.hidden + 2 * queries + 2 * keys)
+    else:
+        kept = 1.1 * (6 * shape.hidden + 3 * queries + 3 * keys + 3 * shape.ffn)
+    return int(2 * kept * shape.layers)

@@ -1,0 +1,132 @@
+"""Who gets which GPU and how much of it. The arithmetic is tested here, on made-up GPUs; tests/launch/test_one_gpu.py
+runs it on a real one."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from freerun.config.load import load_config
+from freerun.config.tree import RunConfig
+from freerun.core import ConfigError
+from freerun.launch.division import divide
+from freerun.launch.gpus import Gpu, chosen
+from freerun.launch.placement import place
+from freerun.models.shape import shape_of
+
+GB = 2**30
+LISTED = "0, GPU-aaa, NVIDIA H200, 143771, 143000\n1, GPU-abb, NVIDIA H200, 143771, 1000\n2, GPU-ccc, X, 81559, 81000\n"
+
+
+def gpus(count: int, free: float = 139.0) -> list[Gpu]:
+    return [Gpu(f"GPU-{i}", "H200", 140 * GB, int(free * GB)) for i in range(count)]
+
+
+def config(*overrides: str) -> RunConfig:
+    return load_config(None, ["model.path=m", "data.source=d", *overrides])[0]
+
+
+def shape(layers: int, hidden: int, heads: int, kv: int, ffn: int) -> Any:
+    return shape_of(
+        {"model_type": "qwen3", "vocab_size": 151_936, "hidden_size": hidden, "num_hidden_layers": layers,
+         "head_dim": 128, "num_attention_heads": heads, "num_key_value_heads": kv, "intermediate_size": ffn,
+         "tie_word_embeddings": True}
+    )  # fmt: skip
+
+
+MEDIUM = shape(28, 1536, 12, 2, 8960)
+LARGE = shape(36, 4096, 32, 8, 12288)
+
+
+def test_cuda_visible_devices_is_read_as_cuda_reads_it() -> None:
+    def seen(names: str | None) -> list[str]:
+        return [gpu.uuid for gpu in chosen(LISTED, names)]
+
+    assert seen(None) == ["GPU-aaa", "GPU-abb", "GPU-ccc"]
+    assert seen("2,0") == ["GPU-ccc", "GPU-aaa"]
+    assert seen("GPU-ab") == ["GPU-abb"]
+    assert seen("0,7,1") == ["GPU-aaa"]
+    assert seen("") == []
+    assert chosen(LISTED, "1")[0].free == 1000 * 2**20
+
+
+def test_one_gpu_is_shared() -> None:
+    placement = place(config(), gpus(1))
+    assert placement.engines == [0]
+    assert placement.ranks == [0]
+    assert placement.evaluator == 0
+    assert placement.shared
+    assert placement.environment(placement.engine_sees(0)) == {}
+
+
+def test_of_several_the_trainer_takes_the_last_and_engines_the_others() -> None:
+    placement = place(config("train.ranks=2"), gpus(5))
+    assert placement.ranks == [3, 4]
+    assert placement.engines == [0, 1, 2]
+    assert not placement.shared
+    assert placement.environment([3]) == {"CUDA_VISIBLE_DEVICES": "GPU-3"}
+    assert placement.environment(placement.engine_sees(1)) == {"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-3"}
+
+
+def test_resources_decide() -> None:
+    placement = place(
+        config("resources.engines=3", "resources.engine_gpus=[2,0]", "resources.trainer_gpus=[2]"), gpus(3)
+    )
+    assert placement.engines == [2, 0, 2]
+    assert placement.ranks == [2]
+    assert placement.shared
+    assert place(config("engine.device=cpu", "train.device=cpu"), gpus(2)).engines == [None]
+    assert place(config(), []).ranks == [None]
+    assert not place(config(), []).shared
+    assert place(config(), gpus(2), generates=False).engines == []
+    for overrides, says in (
+        (["resources.engine_gpus=[2]"], "names GPU 2, but there are 2"),
+        (["train.ranks=3"], "one a rank"),
+        (["train.ranks=2", "resources.trainer_gpus=[1,1]"], "one a rank"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            place(config(*overrides), gpus(2))
+
+
+def test_memory_is_divided_before_anything_loads() -> None:
+    run = config("engine.max_running=512", "rollout.max_new_tokens=8192")
+    division = divide(run, MEDIUM, place(run, gpus(1)), evaluated=0)
+    trainer, engine = division.share("trainer") or 0, division.share("engine 0") or 0
+    assert 0.5 < trainer + engine < 0.99
+    assert trainer * 140 > 20 * MEDIUM.num_parameters / GB  # weights, optimizer, two versions to publish
+    assert "GPU 0 (H200, 140.0 GiB): trainer" in str(division)
+    assert "GiB for weights and optimizer" in str(division)
+    beside = divide(run, MEDIUM, place(run, gpus(1)), evaluated=256)
+    assert (beside.share("evaluator") or 0) > 0
+    assert (beside.share("trainer") or 0) < trainer
+
+
+def test_what_was_asked_for_is_what_they_get() -> None:
+    run = config("engine.memory_share=0.3", "train.micro_batch_tokens=4096")
+    division = divide(run, MEDIUM, place(run, gpus(1)), evaluated=0)
+    assert division.share("engine 0") == pytest.approx(0.3)
+    assert (division.share("trainer") or 0) < 0.45
+
+
+def test_nobody_without_a_gpu_has_a_share() -> None:
+    division = divide(config(), MEDIUM, place(config(), []), evaluated=1)
+    assert division.share("trainer") is None
+    assert str(division) == ""
+
+
+def test_what_cannot_fit_is_refused_with_the_settings_to_change() -> None:
+    run = config()
+    with pytest.raises(ConfigError, match=r"set train.recompute=true or train.lora_rank=16") as caught:
+        divide(run, LARGE, place(run, gpus(1)), evaluated=0)
+    assert "\n" not in str(caught.value)
+    lora = config("train.lora_rank=16")
+    divide(lora, LARGE, place(lora, gpus(1)), evaluated=0)
+    with pytest.raises(ConfigError, match="GPU 0"):
+        divide(run, MEDIUM, place(run, gpus(1, free=20)), evaluated=0)
+
+
+def test_a_run_without_gpus_needs_no_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from freerun.launch.gpus import visible_gpus
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert visible_gpus() == []
