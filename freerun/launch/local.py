@@ -147,6 +147,8 @@ async def train(prepared: Prepared, start: Start | None = None) -> Outcome:
                 if start.checkpoint:
                     recorder.goes_on(start.checkpoint)
                 live.doing("controller", "starts engine, trainer and reward workers")
+                if note := prepared.given_away:
+                    recorder.note(note)
                 evaluates = bool(config.evaluate.every)
                 begun = parts(prepared, folder, evaluates, checkpoint=start.checkpoint, note=recorder.note)
                 async with begun as running:

@@ -26,6 +26,8 @@ def describe(prepared: Prepared) -> str:
     ]
     if config.evaluate.every:
         lines.append(f"           evaluator: an engine of its own, every {config.evaluate.every} steps")
+    if note := prepared.given_away:
+        lines.append(f"note       {note}")
     lines += [
         f"batch      {control.groups_per_step} groups × {rollout.group_size} samples = {batch} samples a step, "
         f"in {config.train.minibatches} minibatch(es) of about {batch // config.train.minibatches}",

@@ -27,6 +27,15 @@ class Prepared:
     tasks: list[Task]
     held_out: list[Task]
 
+    @property
+    def given_away(self) -> str | None:
+        """Said when tasks to evaluate on are trained on too: the evaluation then flatters."""
+        trained = {tuple(task.prompt_tokens) for task in self.tasks}
+        again = sum(tuple(task.prompt_tokens) in trained for task in self.held_out)
+        if not again:
+            return None
+        return f"{again} of the {len(self.held_out)} held_out tasks are in data too: what is new to it shows less"
+
     def stream(self, epochs: int | None) -> TaskStream:
         """The tasks to train on, in their order."""
         return TaskStream(self.tasks, seed=self.config.seed, shuffle=self.config.data.shuffle, epochs=epochs)

@@ -87,6 +87,17 @@ def test_a_dry_run_prints_the_plan_and_starts_nothing(
     assert not (run_yaml.parent / "runs").exists()
 
 
+def test_tasks_that_are_trained_and_evaluated_on_are_told(
+    run_yaml: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for held_out, told in (("train.jsonl", True), ("other.jsonl", False)):
+        (run_yaml.parent / "other.jsonl").write_text('{"prompt": "ddd>", "answer": "x"}\n')
+        overrides = [f"held_out.source={run_yaml.parent / held_out}", "held_out.max_prompt_tokens=8"]
+        code, plan = freerun("train", run_yaml, "--dry-run", *overrides, monkeypatch=monkeypatch, capsys=capsys)
+        assert code == 0
+        assert ("held_out tasks are in data too" in plan) is told
+
+
 def test_config_and_doctor_explain(
     run_yaml: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
