@@ -29,8 +29,9 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 HOMES = {
     "datasets": {"data/hub.py"},
-    "reasoning_gym": {"data/gym.py", "rewards/verifiers.py"},
-    "math_verify": {"rewards/verifiers.py"},
+    "reasoning_gym": {"data/gym.py", "rewards/gym.py"},
+    "math_verify": {"rewards/math.py"},
+    "sympy": {"rewards/math.py"},
     "transformers": {"models/tokenizer.py", "models/rival.py"},
     "triton": {
         *("engines/embedded/kernels.py", "engines/embedded/fused.py", "engines/embedded/gpu.py"),

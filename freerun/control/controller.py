@@ -21,7 +21,7 @@ from freerun.core import Batch, EngineError, FreerunError, Group, Released, Samp
 from freerun.core.nouns import NOT_SAMPLED
 from freerun.engines.base import Client, Engine, Load, UpdateReport
 from freerun.engines.router import Owing, Router
-from freerun.rewards.base import Judge, JudgeReason, Verdict
+from freerun.rewards.base import Judge, Verdict
 from freerun.rollouts.base import Rollout
 from freerun.train.base import Trainer
 from freerun.weights.base import WeightsHandle
@@ -135,7 +135,7 @@ async def answer(run: Run, task: Task, ticket: Ticket) -> None:
         return discard(run, ticket.group, Released.ROLLOUT_FAILED)
     verdicts = await together(*(run.judge.judge(task, sample.text) for sample in samples))
     group = Group(ticket.group, task, judged(samples, verdicts), ticket.version)
-    run.ledger.judged(group, [v.reason for v in verdicts if v.reason is not JudgeReason.OK])
+    run.ledger.judged(group, [verdict.reason for verdict in verdicts])
     run.observer.judged(group)
     if len(group.samples) < min(2, len(samples)):
         return discard(run, group.id, Released.JUDGE_FAILED)

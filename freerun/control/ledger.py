@@ -5,6 +5,7 @@ does not change for it.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -17,15 +18,16 @@ class Tally:
 
     trained: int = 0
     dropped: dict[Released, int] = field(default_factory=dict)
-    judge_failures: dict[str, int] = field(default_factory=dict)
-    """Samples, by why they could not be judged."""
+    judgements: dict[str, int] = field(default_factory=dict)
+    """Samples, by how judging them ended."""
 
 
 class Ledger(Protocol):
     def admitted(self, group: int, task: str, samples: int, version: Version) -> None: ...
 
-    def judged(self, group: Group, failures: list[str]) -> None:
-        """The group's rewards are known; `failures` names why some of its samples have none."""
+    def judged(self, group: Group, reasons: Sequence[str]) -> None:
+        """The group's rewards are known; `reasons` says of every sample how judging it ended, those included that have
+        no reward and are not in the group."""
         ...
 
     def trained(self, group: int, version: Version) -> None:
@@ -53,18 +55,18 @@ class MemoryLedger:
         before = before or Tally()
         self.entries: list[Entry] = []
         self.drops = Counter(before.dropped)
-        self.judge_failures = Counter(before.judge_failures)
+        self.judgements = Counter(before.judgements)
         self._trained = before.trained
 
     @property
     def tally(self) -> Tally:
-        return Tally(self._trained, dict(self.drops), dict(self.judge_failures))
+        return Tally(self._trained, dict(self.drops), dict(self.judgements))
 
     def admitted(self, group: int, task: str, samples: int, version: Version) -> None:
         self.entries.append(Entry("admitted", group, version, task))
 
-    def judged(self, group: Group, failures: list[str]) -> None:
-        self.judge_failures.update(failures)
+    def judged(self, group: Group, reasons: Sequence[str]) -> None:
+        self.judgements.update(reasons)
         self.entries.append(Entry("judged", group.id, group.oldest_version, " ".join(map(str, group.rewards))))
 
     def trained(self, group: int, version: Version) -> None:

@@ -43,6 +43,15 @@ def _create(name: str, given: dict[str, Any], options: dict[str, Any]) -> Any:
         if option not in known:
             raise DataError(f'reasoning-gym:{name} has no option "{option}"{did_you_mean(option, known)}')
     try:
+        if name == "composite":
+            options = {**options, "datasets": _parts(options.get("datasets", []))}
         return reasoning_gym.create_dataset(name, **options)
     except (AssertionError, AttributeError, TypeError, ValueError) as error:  # what its validators raise
         raise DataError(f"reasoning-gym:{name} refuses its options: {error}") from None
+
+
+def _parts(datasets: list[dict[str, Any]]) -> list[Any]:
+    """The parts of a composite, as YAML can write them: [{name: chain_sum, weight: 2, config: {min_terms: 3}}]."""
+    from reasoning_gym.composite import DatasetSpec
+
+    return [DatasetSpec(**{"weight": 1.0, "config": {}, **part}) for part in datasets]

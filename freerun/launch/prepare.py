@@ -13,7 +13,6 @@ from freerun.data.stream import TaskStream
 from freerun.data.tasks import load_tasks
 from freerun.models.shape import Shape, read_shape
 from freerun.models.tokenizer import load_tokenizer
-from freerun.rewards.verifiers import check
 
 
 @dataclass
@@ -44,7 +43,7 @@ class Prepared:
 def prepare(config: RunConfig, origins: Origins) -> Prepared:
     """For `train`: also that a batch can be filled and that the longest answer fits the model."""
     prepared = _load(config, origins, needs_answer=False)
-    check(config.reward.judge)
+    config.reward.check()
     if config.control.groups_per_step > len(prepared.tasks):
         raise DataError(
             f"control.groups_per_step is {config.control.groups_per_step}, but {config.data.source} has only "
@@ -61,13 +60,13 @@ def prepare(config: RunConfig, origins: Origins) -> Prepared:
 
 def prepare_sft(config: RunConfig, origins: Origins) -> Prepared:
     if config.sft.until is not None:
-        check(config.reward.judge)
+        config.reward.check()
     return _load(config, origins, needs_answer=True)
 
 
 def prepare_eval(config: RunConfig, origins: Origins) -> Prepared:
     """Held-out tasks only; without `held_out`, those of `data`."""
-    check(config.reward.judge)
+    config.reward.check()
     shape, tokenizer = _load_model(config)
     return Prepared(config, origins, shape, tokenizer, [], load_tasks(config.held_out or config.data, tokenizer))
 

@@ -159,7 +159,7 @@ class Recorder:
             staleness_max=max(trained.staleness, default=0),
             staleness_histogram={str(age): count for age, count in sorted(trained.staleness.items())},
             dropped={r.value: n for r, n in self._ledger.drops.items() if r is not Released.RUN_ENDED},
-            judge_failures=dict(self._ledger.judge_failures),
+            judgements=dict(self._ledger.judgements),
             engine_idle_s=engine_idle_s,
             trainer_idle_s=result.phases[0][1] - self._batch_asked_s if result.phases else 0.0,
             update_pause_s=_mean([update.pause_s for update in updates]),

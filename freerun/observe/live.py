@@ -255,6 +255,8 @@ class TerminalView:
             rows.append(("dropped", Text(f"{reasons(r.dropped)} (groups)", style="yellow")))
         if any(r.judge_failures.values()):
             rows.append(("not judged", Text(f"{reasons(r.judge_failures)} (samples)", style="yellow")))
+        if unparseable := r.judgements.get("unparseable"):
+            rows.append(("unparseable", Text(f"{count(unparseable)} samples in which the judge could read nothing")))
         return rows
 
     def _processes(self) -> RenderableType:

@@ -5,7 +5,7 @@ without tokens) is NaN here and null in the file.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,8 +49,6 @@ class StepRecord:
     """Staleness in versions → tokens trained at it."""
     dropped: dict[str, int]
     """Reason → groups dropped for it since the run's start. `trained` is not in it."""
-    judge_failures: dict[str, int]
-    """Reason → samples that could not be judged since the run's start."""
     engine_idle_s: float
     """Seconds of `step_s` in which an engine had nothing to generate, mean over engines."""
     trainer_idle_s: float
@@ -67,6 +65,14 @@ class StepRecord:
     """Seconds from the end of the trainer's step until the engines had its version: published, fetched, swapped."""
     first_token_s: float = 0.0
     """Seconds from the previous version's swap to the first tokens it sampled, mean over engines."""
+    judgements: dict[str, int] = field(default_factory=dict)
+    """How judging ended → samples since the run's start: ok; unparseable (nothing could be read, which has its reward
+    too, most often 0); and why there is no reward: timeout, crash, error."""
+
+    @property
+    def judge_failures(self) -> dict[str, int]:
+        """Reason → samples that have no reward."""
+        return {reason: count for reason, count in self.judgements.items() if reason not in ("ok", "unparseable")}
 
     @property
     def engine_idle_share(self) -> float:

@@ -1,5 +1,6 @@
 """What a judge is to the rest of Freerun."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -18,6 +19,18 @@ class JudgeReason(StrEnum):
     """Its process died."""
     ERROR = "error"
     """The reward function raised, or returned something that is not a finite number."""
+    UNPARSEABLE = "unparseable"
+    """There is a reward, of an answer in which nothing could be read."""
+
+
+@dataclass(slots=True, frozen=True)
+class Judged:
+    """What a judge function may return instead of a number: a reward, and what there is to say about it."""
+
+    reward: float
+    reason: JudgeReason = JudgeReason.OK
+    """OK or UNPARSEABLE: a judgement that failed has no reward, and raises."""
+    detail: str = ""
 
 
 @dataclass(slots=True, frozen=True)
@@ -28,6 +41,19 @@ class Verdict:
     reason: JudgeReason
     detail: str = ""
     """The traceback, or the last words of a process that died."""
+
+
+def total(verdicts: Sequence[Verdict]) -> Verdict:
+    """The sum of several: of a failure, if there is one, none; unparseable if one of them is."""
+    for verdict in verdicts:
+        if verdict.reward is None:
+            return verdict
+    unparseable = any(verdict.reason is JudgeReason.UNPARSEABLE for verdict in verdicts)
+    return Verdict(
+        sum(verdict.reward or 0.0 for verdict in verdicts),
+        JudgeReason.UNPARSEABLE if unparseable else JudgeReason.OK,
+        "\n".join(verdict.detail for verdict in verdicts if verdict.detail),
+    )
 
 
 class Judge(Protocol):

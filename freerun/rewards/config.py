@@ -1,12 +1,42 @@
-"""The `rewards` section: who judges answers, in how many processes, and for how long."""
+"""The `reward` section: who judges answers, in how many processes, and for how long."""
+
+from typing import Any
+
+from pydantic import field_validator
 
 from freerun.core.section import Section, knob
+from freerun.rewards.judges import check
+from freerun.rewards.parts import JudgeSpec, Part, parse_judge, typed
 
 
 class RewardConfig(Section):
-    judge: str = knob(
-        "exact", "exact, number, math or reasoning-gym; or your own: path/to/file.py:function, given (task, text)."
+    judge: JudgeSpec = knob(
+        "exact",
+        "exact, number, math, reasoning-gym, or your own: path/to/file.py:function, given (task, text); or a list of "
+        "judges with weights and options, also format, length, overlong, model and http.",
     )
     workers: int = knob(1, "How many processes judge at the same time.", ge=1)
     timeout_s: float = knob(10.0, "A judgement that takes longer is killed and its sample not trained on.", gt=0)
+    retries: int = knob(1, "How often a judgement is made again when its process died or a remote judge failed.", ge=0)
     give_up_after: int = knob(32, "End the run when so many judgements in a row have failed.", ge=1)
+
+    @field_validator("judge", mode="plain")
+    @classmethod
+    def _well_formed(cls, judge: Any) -> Any:
+        if isinstance(judge, list):
+            return [typed(one) for one in judge] if judge else parse_judge(judge)
+        return typed(judge)
+
+    @property
+    def parts(self) -> list[Part]:
+        return parse_judge(self.judge)
+
+    @property
+    def in_words(self) -> str:
+        """`math + 0.2 format - 0.001 length`."""
+        words = (part.name if part.weight == 1 else f"{part.weight:g} {part.name}" for part in self.parts)
+        return " + ".join(words).replace("+ -", "- ")
+
+    def check(self) -> None:
+        """Refuse judges that cannot be, in one line that names the fix."""
+        check(self.judge)

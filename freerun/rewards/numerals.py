@@ -21,7 +21,7 @@ _NUMERAL = re.compile(
     """,
     re.VERBOSE,
 )
-_LATEX_FRACTION = re.compile(r"(?P<before>[0-9]?)\s?\\[dt]?frac\{(?P<above>[0-9]+)\}\{(?P<below>[0-9]+)\}")
+_LATEX_FRACTION = re.compile(r"(?P<before>[0-9]?)(?P<space>\s?)\\[dt]?frac\{(?P<above>[0-9]+)\}\{(?P<below>[0-9]+)\}")
 _LATEX_NOISE = {"\\$": "$", "\\%": "%", "{,}": ",", "\\!": "", "\\,": ""}
 _LONGEST = 400
 """Characters of a numeral. A policy can write one of a million digits, which would be slow to compare and is wrong."""
@@ -42,15 +42,25 @@ class Numeral(NamedTuple):
 
 def last_number(text: str) -> Numeral | None:
     """None when there is no number in the text, or the last one is no number after all (1/0)."""
+    match = _last_match(text)
+    return _numeral(match) if match and len(match[0]) <= _LONGEST else None
+
+
+def last_numeral(text: str) -> str | None:
+    """The same as it is written, LaTeX aside."""
+    match = _last_match(text)
+    return match[0].strip() if match else None
+
+
+def _last_match(text: str) -> re.Match[str] | None:
     for latex, plain in _LATEX_NOISE.items():
         text = text.replace(latex, plain)
-    text = _LATEX_FRACTION.sub(_plain_fraction, text)
-    last = deque(_NUMERAL.finditer(text), maxlen=1)
-    return _numeral(last[0]) if last and len(last[0][0]) <= _LONGEST else None
+    last = deque(_NUMERAL.finditer(_LATEX_FRACTION.sub(_plain_fraction, text)), maxlen=1)
+    return last[0] if last else None
 
 
 def _plain_fraction(match: re.Match[str]) -> str:
-    space = " " if match["before"] else ""
+    space = " " if match["before"] else match["space"]
     return f"{match['before']}{space}{match['above']}/{match['below']}"
 
 

@@ -1,112 +1,272 @@
-"""One worker process as the service sees it: start it, ask it, end it and all its children."""
+"""Zygote and workers as the service sees them: start the one, fork the others, ask them, end them and their
+children."""
 
 import asyncio
 import contextlib
 import os
 import signal
+import socket
 import sys
 from asyncio.subprocess import PIPE, Process
+from collections import deque
 from typing import BinaryIO, Self
 
 import msgspec
 
 from freerun.core import RewardError
 from freerun.rewards.base import JudgeReason, Verdict
-from freerun.rewards.protocol import HEADER_BYTES
+from freerun.rewards.parts import Part
+from freerun.rewards.protocol import FORK, HEADER_BYTES, ORDER, WAS_ALIVE
 
 START_TIMEOUT_S = 120.0
 """A judge that imports torch from a cold disk needs a while; one that hangs while it is imported must not hang us."""
 END_TIMEOUT_S = 0.5
 """Killed processes close their pipes at once. A child that left our group and kept one open is not waited for."""
 TAIL_BYTES = 4096
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+"""Unless the user's environment says otherwise: a worker is one of many, and a process with threads cannot fork."""
 
 _decoder = msgspec.msgpack.Decoder(Verdict)
 
 
-class WorkerProcess:
-    """Consumes framed requests, produces verdicts, one at a time. Waits for the process; unblocked by its verdict, by
-    the deadline, or by its end, after either of which it is of no more use: `end` it."""
+class Connection:
+    """One socket: a reader that awaits, and the socket itself to send descriptors through."""
 
-    def __init__(self, process: Process, log: BinaryIO | None) -> None:
-        self._process = process
-        self._tail = bytearray()
-        self._reading_errors = asyncio.create_task(self._read_errors(log))
-        self._killed = False
+    def __init__(self, socket: socket.socket, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.socket = socket
+        self.reader = reader
+        self.writer = writer
 
     @classmethod
-    async def start(cls, judge: str, log: BinaryIO | None) -> Self:
-        """Returns when the judge is loaded; RewardError when it cannot be."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-m", "freerun.rewards.worker", judge),
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=PIPE,
-            start_new_session=True,  # its own process group, to kill with all its children
-        )
-        worker = cls(process, log)
+    async def over(cls, socket: socket.socket) -> Self:
         try:
-            ready = await worker._reply(START_TIMEOUT_S)
+            return cls(socket, *await asyncio.open_connection(sock=socket))
         except BaseException:
-            await worker.end()
+            socket.close()
             raise
-        if ready.reason is not JudgeReason.OK:
-            await worker.end()
-            line, _, rest = ready.detail.partition("\n")
-            raise RewardError(f"the judge {judge} cannot be loaded: {line}", rest)
-        return worker
 
-    @property
-    def alive(self) -> bool:
-        return self._process.returncode is None
+    async def verdict(self) -> Verdict:
+        header = await self.reader.readexactly(HEADER_BYTES)
+        return _decoder.decode(await self.reader.readexactly(int.from_bytes(header, "big")))
 
-    async def judge(self, request: bytes, timeout_s: float) -> Verdict:
-        assert self._process.stdin is not None
-        self._process.stdin.write(request)  # into a dead worker's pipe too: what it means, the reply tells
-        return await self._reply(timeout_s)
+    async def close(self) -> None:
+        self.writer.close()
+        with contextlib.suppress(OSError):
+            await self.writer.wait_closed()
 
-    async def _reply(self, timeout_s: float) -> Verdict:
-        assert self._process.stdout is not None
-        try:
-            async with asyncio.timeout(timeout_s):
-                header = await self._process.stdout.readexactly(HEADER_BYTES)
-                body = await self._process.stdout.readexactly(int.from_bytes(header, "big"))
-                return _decoder.decode(body)
-        except TimeoutError:
-            if self.alive:
-                return Verdict(None, JudgeReason.TIMEOUT, f"no verdict after {timeout_s:g} s: killed")
-            return await self._crash()  # a child that it forked kept the pipe open
-        except (asyncio.IncompleteReadError, ConnectionError):
-            return await self._crash()
 
-    async def _crash(self) -> Verdict:
-        await self.end()
-        code = self._process.returncode
-        how = f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
-        last_words = self._tail.decode(errors="replace").strip()
-        return Verdict(None, JudgeReason.CRASH, f"the reward worker died: {how}\n{last_words}".strip())
+class Printed:
+    """What a process prints: its last words, and all of it in the log. Read always, so that a full pipe blocks
+    nobody."""
 
-    async def end(self) -> None:
-        """Kill the process and whatever it started. Harmless when it is dead already, and when called again."""
-        if not self._killed:  # once: later the number may be somebody else's
-            self._killed = True
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody left; on macOS, only zombies left
-                os.killpg(self._process.pid, signal.SIGKILL)
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(END_TIMEOUT_S):
-                await self._process.stdout.read()  # to its end, so that its transport closes
-                await asyncio.wait({self._reading_errors})
-                await self._process.wait()
-        self._reading_errors.cancel()
+    def __init__(self, reader: asyncio.StreamReader, log: BinaryIO | None) -> None:
+        self._tail = bytearray()
+        self._reading = asyncio.create_task(self._read(reader, log))
 
-    async def _read_errors(self, log: BinaryIO | None) -> None:
-        """Keep the last words, and copy all to the log. A judge that prints can never fill the pipe and block."""
-        assert self._process.stderr is not None
-        while chunk := await self._process.stderr.read(65536):
+    async def last_words(self) -> str:
+        """Waits for what is still in the pipe, though not for somebody who keeps it open."""
+        await asyncio.wait({self._reading}, timeout=END_TIMEOUT_S)
+        self._reading.cancel()
+        return self._tail.decode(errors="replace").strip()
+
+    async def _read(self, reader: asyncio.StreamReader, log: BinaryIO | None) -> None:
+        while chunk := await reader.read(65536):
             self._tail = (self._tail + chunk)[-TAIL_BYTES:]
             if log is not None:
                 with contextlib.suppress(OSError):  # a full disk is no reason to stop judging
                     log.write(chunk)
+
+
+class Zygote:
+    """Consumes orders to fork and to end. Waits for the zygote's reply to each; unblocked by it, or by its death."""
+
+    def __init__(self, judge: str, process: Process, connection: Connection, log: BinaryIO | None) -> None:
+        assert process.stderr is not None
+        self._judge = judge
+        self._process = process
+        self._connection = connection
+        self._log = log
+        self._printed = Printed(process.stderr, log)
+        self._unanswered: deque[asyncio.Future[int]] = deque()
+        self._reading: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def start(cls, parts: list[Part], log: BinaryIO | None) -> Self:
+        """Returns when the judges are loaded; RewardError when they cannot be."""
+        ours, theirs = socket.socketpair()
+        connection = await Connection.over(ours)
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "freerun.rewards.zygote", str(theirs.fileno()), msgspec.json.encode(parts).decode()),
+                stdin=asyncio.subprocess.DEVNULL,
+                stderr=PIPE,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                env={**ONE_THREAD, **os.environ},
+            )
+        zygote = cls(" + ".join(part.name for part in parts), process, connection, log)
+        try:
+            await zygote._loaded()
+        except BaseException:
+            await zygote.end()
+            raise
+        zygote._reading = asyncio.create_task(zygote._read_replies())
+        return zygote
+
+    async def _loaded(self) -> None:
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                check_loaded(self._judge, await self._connection.verdict())
+        except TimeoutError:
+            raise RewardError(f"the judge {self._judge} cannot be loaded: not after {START_TIMEOUT_S:g} s") from None
+        except (asyncio.IncompleteReadError, ConnectionError):
+            died = f"the reward worker died: {in_words(await self._process.wait())}"
+            last_words = await self._printed.last_words()
+            raise RewardError(f"the judge {self._judge} cannot be loaded: {died}", last_words) from None
+
+    @property
+    def alive(self) -> bool:
+        return self._reading is not None and not self._reading.done()
+
+    async def fork(self) -> "Worker":
+        """A new worker, ready to judge. ConnectionError when the zygote is dead."""
+        ours, theirs = socket.socketpair()
+        printed, prints = os.pipe()
+        worker = Worker(self, await Connection.over(ours), Printed(await pipe_reader(printed), self._log))
+        try:
+            forked = self._order(FORK, theirs.fileno(), prints)
+        finally:
+            theirs.close()
+            os.close(prints)
+        try:
+            await worker.begin(self._judge, forked)
+        except BaseException:
+            await worker.end()
+            raise
+        return worker
+
+    async def end_worker(self, pid: int, dying: bool) -> int | None:
+        """Kill it and whatever it started. Its exit code if it was dead already, else None."""
+        code = await self._order(-pid if dying else pid)
+        return None if code == WAS_ALIVE else code
+
+    def _order(self, order: int, *descriptors: int) -> asyncio.Future[int]:
+        """Sent at once, so that replies come in the order of the calls, cancelled ones included."""
+        reply: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        if not self.alive:
+            raise ConnectionError(f"the zygote of {self._judge} is dead")
+        socket.send_fds(self._connection.socket, [ORDER.pack(order)], list(descriptors))
+        self._unanswered.append(reply)
+        return reply
+
+    async def _read_replies(self) -> None:
+        try:
+            while True:
+                (value,) = ORDER.unpack(await self._connection.reader.readexactly(ORDER.size))
+                reply = self._unanswered.popleft()
+                if not reply.done():  # else whoever asked has left
+                    reply.set_result(value)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            for reply in self._unanswered:
+                if not reply.done():
+                    reply.set_exception(ConnectionError(f"the zygote of {self._judge} is dead"))
+            self._unanswered.clear()
+
+    async def end(self) -> None:
+        """Kill it. On Linux its workers die with it."""
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait({self._reading})
+        await self._connection.close()
+        await self._printed.last_words()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_TIMEOUT_S):
+                await self._process.wait()
+
+
+class Worker:
+    """Consumes framed requests, produces verdicts, one at a time. Waits for the process; unblocked by its verdict, by
+    the deadline, or by its end, after either of which it is of no more use: `end` it."""
+
+    def __init__(self, zygote: Zygote, connection: Connection, printed: Printed) -> None:
+        self._zygote = zygote
+        self._connection = connection
+        self._printed = printed
+        self._pid: int | None = None
+        self._exit_code: int | None = None
+        self.judgements = 0
+
+    async def begin(self, judge: str, forked: asyncio.Future[int]) -> None:
+        """Returns when it is ready to judge. ConnectionError when the zygote died meanwhile, and it with it."""
+        self._pid = await forked
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                check_loaded(judge, await self._connection.verdict())
+        except TimeoutError:
+            raise RewardError(f"the judge {judge} cannot be loaded: not after {START_TIMEOUT_S:g} s") from None
+        except (asyncio.IncompleteReadError, ConnectionError):
+            verdict = await self._crash()
+            line, _, rest = verdict.detail.partition("\n")
+            if not self._zygote.alive:
+                raise ConnectionError(line) from None
+            raise RewardError(f"the judge {judge} cannot be loaded: {line}", rest) from None
+
+    @property
+    def alive(self) -> bool:
+        return self._pid is not None and not self._connection.reader.at_eof()
+
+    async def judge(self, request: bytes, timeout_s: float) -> Verdict:
+        self.judgements += 1
+        self._connection.writer.write(request)  # into a dead worker's socket too: what it means, the reply tells
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._connection.verdict()
+        except TimeoutError:
+            await self.end()
+            if self._exit_code is not None:  # it was dead: a child that it forked kept the socket open
+                return await self._crash()
+            return Verdict(None, JudgeReason.TIMEOUT, f"no verdict after {timeout_s:g} s: killed")
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return await self._crash()
+
+    async def _crash(self) -> Verdict:
+        await self.end(dying=True)
+        last_words = await self._printed.last_words()
+        died = f"the reward worker died: {in_words(self._exit_code)}"
+        return Verdict(None, JudgeReason.CRASH, f"{died}\n{last_words}".strip())
+
+    async def end(self, dying: bool = False) -> None:
+        """Kill the process and whatever it started; one that is `dying` by itself is given the time to. Harmless when
+        it is dead already, and when called again."""
+        pid, self._pid = self._pid, None
+        if pid is not None:
+            with contextlib.suppress(ConnectionError, TimeoutError):
+                async with asyncio.timeout(3 * END_TIMEOUT_S):
+                    self._exit_code = await self._zygote.end_worker(pid, dying)
+        await self._connection.close()
+        await self._printed.last_words()
+
+
+async def pipe_reader(descriptor: int) -> asyncio.StreamReader:
+    reader = asyncio.StreamReader()
+    pipe = os.fdopen(descriptor, "rb", buffering=0)  # the transport closes it
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+    return reader
+
+
+def check_loaded(judge: str, ready: Verdict) -> None:
+    if ready.reason is not JudgeReason.OK:
+        line, _, rest = ready.detail.partition("\n")
+        raise RewardError(f"the judge {judge} cannot be loaded: {line}", rest)
+
+
+def in_words(exit_code: int | None) -> str:
+    if exit_code is None:
+        return "with the process it was forked from"
+    return f"killed by {signal.Signals(-exit_code).name}" if exit_code < 0 else f"exit code {exit_code}"

@@ -1,11 +1,19 @@
-"""What service and worker say to each other: a request, and a verdict for each, in order.
+"""What service, zygote and worker say to each other.
 
-A frame is four bytes of length and that many of msgpack. The first frame of a worker is a verdict too: OK when it has
-loaded its judge and waits for requests, ERROR when it could not.
+Service and worker: a request, and a verdict for each, in order. A frame is four bytes of length and that many of
+msgpack. The first frame of a worker is a verdict too, as is the zygote's: OK when the judges are loaded, ERROR when
+they could not be.
+
+Service and zygote, after that: an order, and a reply for each, in order, both one number. The order 0 comes with two
+file descriptors, a worker's socket and where it prints to, and is to fork it; the reply is its process id. Any other
+order is the id of a worker to end, with all it started; the reply is its exit code as `subprocess` writes it, or
+WAS_ALIVE. Minus the id is the same of a worker that has closed its socket: it is about to die by itself, and its exit
+code is waited for.
 """
 
+import struct
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Any
 
 import msgspec
 
@@ -13,6 +21,10 @@ from freerun.core import Task
 from freerun.rewards.base import Verdict
 
 HEADER_BYTES = 4
+ORDER = struct.Struct("!q")
+FORK = 0
+WAS_ALIVE = 1 << 20
+"""Not an exit code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +34,23 @@ class Request:
 
 
 def frame(message: Request | Verdict) -> bytes:
-    body = msgspec.msgpack.encode(message)
+    try:
+        body = msgspec.msgpack.encode(message)
+    except UnicodeEncodeError:
+        body = msgspec.msgpack.encode(_whole(msgspec.to_builtins(message)))
     return len(body).to_bytes(HEADER_BYTES, "big") + body
+
+
+def _whole(value: Any) -> Any:
+    """With a question mark for every half of a character, which JSON can write and UTF-8 cannot."""
+    match value:
+        case str():
+            return value.encode(errors="replace").decode()
+        case list():
+            return [_whole(item) for item in value]
+        case dict():
+            return {_whole(key): _whole(item) for key, item in value.items()}
+    return value
 
 
 def read_frame(stream: IO[bytes]) -> bytes | None:

@@ -1,155 +1,117 @@
-"""Judging in processes that can be killed.
+"""The judge of a run: the sum of its parts, in processes that can be killed.
 
-`JudgeService` knows which worker is busy, for how long, and what became of it; what a judge does it does not know. A
-failed judgement is a verdict with a reason, never a reward of 0 and, until there are too many in a row, no exception.
+`JudgeService` knows which parts there are and what became of each judgement; what a judge does it does not know, and
+how workers live and die is in `pool.py`. A failed judgement is a verdict with a reason, never a reward of 0 and, until
+there are too many in a row, no exception.
 """
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import Self
 
 from freerun.core import FreerunError, RewardError, Task
-from freerun.rewards.base import JudgeReason, Verdict
+from freerun.rewards.base import JudgeReason, Verdict, total
 from freerun.rewards.config import RewardConfig
-from freerun.rewards.process import WorkerProcess
+from freerun.rewards.judges import REMOTE
+from freerun.rewards.memory import Memory
+from freerun.rewards.parts import Part
+from freerun.rewards.pool import Pool, again
 from freerun.rewards.protocol import Request, frame
-from freerun.rewards.verifiers import check
 
-
-@dataclass(slots=True)
-class _Job:
-    request: bytes
-    answer: asyncio.Future[Verdict]
+REMOTE_WORKERS = 8
+REMOTE_TIMEOUT_S = 60.0
+"""Of a part that asks somebody else, unless it says so itself."""
 
 
 class JudgeService:
-    """Judges answers, `config.workers` at a time.
+    """Judges answers: every part at the same time, each in its pool.
 
-    Consumes calls of `judge`, first come first served. Produces a verdict for each, and `counts` of their reasons.
-    Waits for a free worker, then at most `timeout_s` for its verdict. Unblocked by the verdict, by the deadline (the
-    worker's process group is killed, and a new worker started), by the worker's death, by too many failures in a row,
-    and by closing. A cancelled call costs nobody else anything: a judgement not yet begun is skipped, one that runs is
-    left to end or to time out, and its verdict is counted but given to nobody.
-
-    Invariant: a worker has at most one request, and belongs to one keeper task, which alone talks to it and ends it.
+    Consumes calls of `judge`. Produces a verdict for each, and `counts` of their reasons. Waits for the slowest part;
+    unblocked by all verdicts, by too many failures in a row, and by closing. Nobody but the caller waits for a slow
+    one: what is admitted bounds how many can be waiting.
     """
 
     def __init__(self, config: RewardConfig, *, log: Path | None = None) -> None:
         """What judges print goes to the end of `log`, if given; the last of it is kept to explain a crash anyway."""
         self.counts: Counter[JudgeReason] = Counter()
         self._config = config
-        self._log_path = log
-        self._log: BinaryIO | None = None
-        self._jobs: asyncio.Queue[_Job] = asyncio.Queue()
-        self._unanswered: set[asyncio.Future[Verdict]] = set()
-        self._keepers: list[asyncio.Task[None]] = []
+        self._log = log
+        self._open = AsyncExitStack()
+        self._pools: list[Pool] = []
+        self._judges: list[Pool | Memory] = []
         self._failures: list[Verdict] = []
-        self._over: BaseException | None = FreerunError("the judge service is not open: use `async with`")
+        self._given_up: RewardError | None = None
 
     async def __aenter__(self) -> Self:
-        """Returns when every worker has loaded the judge; raises what hinders one."""
-        check(self._config.judge)
-        self._log = None if self._log_path is None else self._log_path.open("ab", buffering=0)
-        starts = [asyncio.create_task(self._start()) for _ in range(self._config.workers)]
+        """Returns when every worker is ready; raises what hinders one."""
+        self._config.check()
         try:
-            workers = await asyncio.gather(*starts)
+            log = self._open.enter_context(self._log.open("ab", buffering=0)) if self._log else None
+            for parts in pooled(self._config.parts):
+                workers, timeout_s = self._allowed(parts[0])
+                pool = Pool(parts, workers=workers, timeout_s=timeout_s, retries=self._config.retries, log=log)
+                self._pools.append(await self._open.enter_async_context(pool))
+                self._judges.append(Memory(pool.judge) if remembers(parts[0]) else pool)
         except BaseException:
-            for start in starts:
-                start.cancel()
-            for started in await asyncio.gather(*starts, return_exceptions=True):
-                if isinstance(started, WorkerProcess):
-                    await started.end()
-            self._close_log()
+            await self._open.aclose()
             raise
-        self._over = None
-        self._keepers = [asyncio.create_task(self._keep(worker)) for worker in workers]
-        for keeper in self._keepers:
-            keeper.add_done_callback(self._on_keeper_done)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop(FreerunError("the judge service is closed"))
-        for keeper in self._keepers:
-            keeper.cancel()
-        await asyncio.gather(*self._keepers, return_exceptions=True)
-        self._close_log()
+        await self._open.aclose()
 
     async def judge(self, task: Task, text: str) -> Verdict:
         """The verdict on one answer. Raises RewardError once `give_up_after` judgements in a row have failed."""
-        if self._over is not None:
-            raise _again(self._over)
-        answer: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
-        self._unanswered.add(answer)
-        answer.add_done_callback(self._unanswered.discard)
-        self._jobs.put_nowait(_Job(frame(Request(task, text)), answer))
-        return await answer
+        if not self._judges:
+            raise FreerunError("the judge service is not open: use `async with`")
+        request = frame(Request(task, text))
+        verdict = total(await asyncio.gather(*(judge.judge(request) for judge in self._judges)))
+        self._record(verdict)
+        return verdict
 
-    async def _keep(self, worker: WorkerProcess) -> None:
-        """Keep one worker judging, and replace it whenever it hangs or dies."""
-        try:
-            while True:
-                job = await self._jobs.get()
-                if job.answer.done():  # its caller has left
-                    continue
-                if not worker.alive:  # it died while idle, which is no fault of this judgement
-                    worker = await self._replace(worker)
-                verdict = await worker.judge(job.request, self._config.timeout_s)
-                self._record(verdict)
-                if not job.answer.done():
-                    job.answer.set_result(verdict)
-                if verdict.reason in (JudgeReason.TIMEOUT, JudgeReason.CRASH):
-                    worker = await self._replace(worker)
-        finally:
-            await worker.end()
-
-    async def _start(self) -> WorkerProcess:
-        return await WorkerProcess.start(self._config.judge, self._log)
-
-    async def _replace(self, worker: WorkerProcess) -> WorkerProcess:
-        await worker.end()
-        return await self._start()
+    def _allowed(self, part: Part) -> tuple[int, float]:
+        remote = part.name in REMOTE
+        workers = part.workers or (REMOTE_WORKERS if remote else self._config.workers)
+        return workers, part.timeout_s or (REMOTE_TIMEOUT_S if remote else self._config.timeout_s)
 
     def _record(self, verdict: Verdict) -> None:
         """Count, and give up when too many in a row have failed."""
+        if self._given_up is not None:
+            raise again(self._given_up)
         self.counts[verdict.reason] += 1
-        if verdict.reason is JudgeReason.OK:
+        if verdict.reward is not None:
             self._failures.clear()
             return
         self._failures.append(verdict)
-        if len(self._failures) >= self._config.give_up_after:
-            first = self._failures[0]
-            reasons = Counter(failed.reason.value for failed in self._failures)
-            tally = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
-            self._stop(
-                RewardError(
-                    f"{len(self._failures)} judgements in a row failed ({tally}), the first with: "
-                    f"{first.detail.partition(chr(10))[0]}; fix the judge {self._config.judge}, or raise give_up_after",
-                    first.detail,
-                )
-            )
-
-    def _close_log(self) -> None:
-        if self._log is not None:
-            self._log.close()
-
-    def _stop(self, error: BaseException) -> None:
-        """From now on every caller gets the error, those who are waiting included. The first error stays."""
-        self._over = self._over or error
-        for answer in list(self._unanswered):
-            if not answer.done():
-                answer.set_exception(_again(self._over))
-
-    def _on_keeper_done(self, keeper: asyncio.Task[None]) -> None:
-        """A keeper ends only by being cancelled; anything else (a worker that no longer starts) ends the judging."""
-        if not keeper.cancelled() and (error := keeper.exception()) is not None:
-            self._stop(error)
+        if len(self._failures) < self._config.give_up_after:
+            return
+        first = self._failures[0]
+        reasons = Counter(failed.reason.value for failed in self._failures)
+        tally = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
+        self._given_up = RewardError(
+            f"{len(self._failures)} judgements in a row failed ({tally}), the first with: "
+            f"{first.detail.partition(chr(10))[0]}; fix the judge {self._config.in_words}, or raise give_up_after",
+            first.detail,
+        )
+        for pool in self._pools:
+            pool.stop(self._given_up)
+        raise again(self._given_up)
 
 
-def _again(error: BaseException) -> BaseException:
-    """A fresh copy of our own errors: one exception raised by many callers would collect all their tracebacks."""
-    return type(error)(error.message, error.detail) if isinstance(error, FreerunError) else error
+def pooled(parts: list[Part]) -> list[list[Part]]:
+    """Parts by the pool that judges them: all that ask for nothing special share the first."""
+    shared = [part for part in parts if not needs_own_pool(part)]
+    return ([shared] if shared else []) + [[part] for part in parts if needs_own_pool(part)]
+
+
+def needs_own_pool(part: Part) -> bool:
+    return part.name in REMOTE or remembers(part) or part.workers is not None or part.timeout_s is not None
+
+
+def remembers(part: Part) -> bool:
+    return part.name == "model" if part.cache is None else part.cache

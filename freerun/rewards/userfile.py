@@ -7,7 +7,7 @@ importing whatever the user's file imports. `load_function` does import it, in a
 import ast
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,12 @@ from typing import Any
 from freerun.core import ConfigError
 
 
-def check_function(judge: str) -> None:
+def check_function(judge: str, options: Iterable[str] = ()) -> None:
+    """`options` are the names of what it will be given besides the task and the text."""
     path, name = split_judge(judge)
     if not path.is_file():
-        near = get_close_matches(path.name, _neighbours(path), n=1)
-        raise ConfigError(f"there is no file {path} (from {Path.cwd()}) for the judge {judge}{_hint(near)}")
+        near = did_you_mean(path.name, (entry.name for entry in path.parent.glob("*.py")))
+        raise ConfigError(f"there is no file {path} (from {Path.cwd()}) for the judge {judge}{near}")
     try:
         tree = ast.parse(path.read_bytes(), str(path))
     except (SyntaxError, ValueError) as error:
@@ -27,8 +28,8 @@ def check_function(judge: str) -> None:
         raise ConfigError(f"{path}{line}: not valid Python: {error.args[0]}") from None
     bound = dict(_bound_names(tree))
     if name not in bound and "*" not in bound:
-        raise ConfigError(f"{path} has no function {name}{_hint(get_close_matches(name, bound, n=1))}")
-    _check_shape(path, name, bound.get(name))
+        raise ConfigError(f"{path} has no function {name}{did_you_mean(name, bound)}")
+    _check_shape(path, name, bound.get(name), set(options))
 
 
 def load_function(judge: str) -> Callable[..., Any]:
@@ -74,23 +75,34 @@ def _bound_names(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
         waiting.extend(ast.iter_child_nodes(node))
 
 
-def _check_shape(path: Path, name: str, node: ast.AST | None) -> None:
+def _check_shape(path: Path, name: str, node: ast.AST | None, options: set[str]) -> None:
     if isinstance(node, ast.AsyncFunctionDef):
         raise ConfigError(f"{path}:{node.lineno}: {name} is async: a judge is a plain `def {name}(task, text)`")
-    if isinstance(node, ast.FunctionDef) and not node.decorator_list and not _takes_two(node.args):
-        raise ConfigError(f"{path}:{node.lineno}: {name} must take two arguments: `def {name}(task, text) -> float`")
+    if not isinstance(node, ast.FunctionDef) or node.decorator_list:
+        return
+    named = [argument.arg for argument in node.args.args[2:] + node.args.kwonlyargs]
+    for option in sorted(options - set(named)):
+        if node.args.kwarg is None:
+            near = did_you_mean(option, named)
+            raise ConfigError(f'{path}:{node.lineno}: {name} has no argument "{option}"{near}')
+    if not _takes_two(node.args, options):
+        raise ConfigError(
+            f"{path}:{node.lineno}: {name} must take two arguments: `def {name}(task, text) -> float`; others need a "
+            "default, or a value beside the judge's name"
+        )
 
 
-def _takes_two(args: ast.arguments) -> bool:
-    places = len(args.posonlyargs) + len(args.args)
-    required = places - len(args.defaults)
-    required_by_name = [default for default in args.kw_defaults if default is None]
-    return required <= 2 and (places >= 2 or args.vararg is not None) and not required_by_name
+def _takes_two(args: ast.arguments, options: set[str]) -> bool:
+    """Whether it can be called with a task, a text, and these options by name."""
+    places = args.posonlyargs + args.args
+    required = {argument.arg for argument in places[2 : len(places) - len(args.defaults)]}
+    required |= {
+        argument.arg for argument, default in zip(args.kwonlyargs, args.kw_defaults, strict=True) if default is None
+    }
+    return required <= options and (len(places) >= 2 or args.vararg is not None)
 
 
-def _neighbours(path: Path) -> list[str]:
-    return [entry.name for entry in path.parent.glob("*.py")]
-
-
-def _hint(near: list[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`; did you mean math?` where something is near, else nothing."""
+    near = get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]}?" if near else ""

@@ -150,7 +150,7 @@ def test_what_cannot_be_resumed_says_why_in_one_line(tmp_path: Path) -> None:
 
 def test_a_folder_is_put_back_to_its_checkpoint_and_is_ours_alone(tmp_path: Path) -> None:
     run = prepared(tmp_path, "control.steps=9")
-    tally = Tally(16, judge_failures={"timeout": 1})
+    tally = Tally(16, judgements={"timeout": 1})
     state = ControlState(2, 17, Position(0, 17), [Position(0, 16)], run.stream(None).fingerprint, tally)
     folder = folder_with(run, state)
     for file, records in (

@@ -22,7 +22,6 @@ def a_step(step: int = 1, **changes: Any) -> StepRecord:
         "staleness_max": 1,
         "staleness_histogram": {"0": 250, "1": 750},
         "dropped": {},
-        "judge_failures": {},
         "engine_idle_s": 0.1,
         "trainer_idle_s": 0.5,
         "update_pause_s": 0.03,

@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import gc
 import os
 import signal
@@ -10,9 +11,10 @@ from typing import Any
 import pytest
 
 from freerun.core import ConfigError, FreerunError, RewardError, Task
+from freerun.rewards import pool
 from freerun.rewards.base import Judge, JudgeReason, Verdict
 from freerun.rewards.config import RewardConfig
-from freerun.rewards.process import WorkerProcess
+from freerun.rewards.process import Worker, Zygote
 from freerun.rewards.service import JudgeService
 from tests.rewards.gone import wait_until_gone
 
@@ -63,18 +65,23 @@ def obedient(judge_file: JudgeFile) -> str:
 
 
 @pytest.fixture(autouse=True)
-async def workers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[WorkerProcess]]:
-    """The workers that a test starts, each of which must be gone when it ends."""
-    started: list[WorkerProcess] = []
+async def workers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Worker]]:
+    """The workers that a test starts, each of which must be gone when it ends, and what they were forked from too."""
+    started: list[Worker] = []
     pidfds: list[int] = []
-    original = WorkerProcess.__init__
+    begin, loaded = Worker.begin, Zygote._loaded
 
-    def noted(self: WorkerProcess, process: asyncio.subprocess.Process, *more: Any) -> None:
+    async def noted_worker(self: Worker, judge: str, forked: asyncio.Future[int]) -> None:
         started.append(self)
-        pidfds.append(os.pidfd_open(process.pid))
-        original(self, process, *more)
+        pidfds.append(os.pidfd_open(await forked))
+        await begin(self, judge, forked)
 
-    monkeypatch.setattr(WorkerProcess, "__init__", noted)
+    async def noted_zygote(self: Zygote) -> None:
+        pidfds.append(os.pidfd_open(self._process.pid))
+        await loaded(self)
+
+    monkeypatch.setattr(Worker, "begin", noted_worker)
+    monkeypatch.setattr(Zygote, "_loaded", noted_zygote)
     yield started
     for pidfd in pidfds:
         wait_until_gone(pidfd)
@@ -129,7 +136,7 @@ async def test_a_hang_costs_only_its_own_verdict(obedient: str) -> None:
         await hung
 
 
-async def test_a_hang_is_killed_and_the_worker_replaced(obedient: str, workers: list[WorkerProcess]) -> None:
+async def test_a_hang_is_killed_and_the_worker_replaced(obedient: str, workers: list[Worker]) -> None:
     async with JudgeService(config(obedient, timeout_s=0.5)) as service:
         hung = await service.judge(TASK, "hang")
         assert hung == Verdict(None, JudgeReason.TIMEOUT, "no verdict after 0.5 s: killed")
@@ -144,12 +151,12 @@ async def test_the_deadline_counts_neither_start_up_nor_waiting(judge_file: Judg
         def burn(seconds):
             end = time.monotonic() + seconds
             while time.monotonic() < end: pass
-        burn(1.6)
+        burn(0.6)
         def reward(task, text):
-            burn(0.4)
+            burn(0.15)
             return 1
     """)
-    async with JudgeService(config(judge, timeout_s=1.5)) as service:
+    async with JudgeService(config(judge, timeout_s=0.5)) as service:
         verdicts = await asyncio.gather(*(service.judge(TASK, "") for _ in range(4)))
     assert [verdict.reason for verdict in verdicts] == [JudgeReason.OK] * 4
 
@@ -163,7 +170,49 @@ async def test_a_crash_is_explained_and_the_worker_replaced(obedient: str) -> No
     assert service.counts == {JudgeReason.CRASH: 1, JudgeReason.OK: 1}
 
 
-async def test_errors_keep_the_worker(obedient: str, workers: list[WorkerProcess]) -> None:
+async def test_a_crash_is_tried_again_by_another_worker(judge_file: JudgeFile, tmp_path: Path) -> None:
+    """And a time-out is not: the same input would only hang again."""
+    judge = judge_file(f"""
+        import os
+        def reward(task, text):
+            with open({str(tmp_path / "tries")!r}, "a+") as tries:
+                tries.write(text)
+                tries.seek(0)
+                tried = tries.read().count(text)
+            if text == "c" and tried <= 2:
+                os._exit(3)
+            if text == "e":
+                raise ValueError("the same again would not help")
+            while text == "h": pass
+            return tried
+    """)
+    async with JudgeService(config(judge, retries=2, timeout_s=0.3)) as service:
+        assert (await service.judge(TASK, "c")).reward == 3.0
+        assert (await service.judge(TASK, "h")).reason is JudgeReason.TIMEOUT
+        assert (await service.judge(TASK, "e")).reason is JudgeReason.ERROR
+    assert (tmp_path / "tries").read_text() == "ccche"
+    assert service.counts == {JudgeReason.OK: 1, JudgeReason.TIMEOUT: 1, JudgeReason.ERROR: 1}
+
+
+async def test_workers_are_replaced_before_they_grow(
+    obedient: str, monkeypatch: pytest.MonkeyPatch, workers: list[Worker]
+) -> None:
+    monkeypatch.setattr(pool, "JUDGEMENTS_A_WORKER", 10)
+    async with JudgeService(config(obedient)) as service:
+        verdicts = await asyncio.gather(*(service.judge(TASK, "x" * n) for n in range(45)))
+    assert [verdict.reward for verdict in verdicts] == [float(n) for n in range(45)]
+    assert [worker.judgements for worker in workers] == [10, 10, 10, 10, 5]
+
+
+async def test_what_cannot_be_read_is_counted_and_is_no_failure() -> None:
+    async with JudgeService(config("number", give_up_after=1)) as service:
+        for _ in range(3):
+            verdict = await service.judge(TASK, "no idea")
+            assert (verdict.reward, verdict.reason) == (0.0, JudgeReason.UNPARSEABLE)
+    assert service.counts == {JudgeReason.UNPARSEABLE: 3}
+
+
+async def test_errors_keep_the_worker(obedient: str, workers: list[Worker]) -> None:
     async with JudgeService(config(obedient)) as service:
         raised = await service.judge(TASK, "raise")
         nan = await service.judge(TASK, "nan")
@@ -185,7 +234,7 @@ async def test_printing_does_no_harm_and_goes_to_the_log(obedient: str, tmp_path
 @pytest.mark.parametrize("order", ["child and hang", "child and exit"])
 async def test_what_a_judge_started_dies_with_its_worker(obedient: str, order: str, word: tuple[Task, Path]) -> None:
     task, path = word
-    async with JudgeService(config(obedient, timeout_s=1.5)) as service:
+    async with JudgeService(config(obedient, timeout_s=0.5, retries=0)) as service:
         judging = asyncio.create_task(service.judge(task, order))
         child = os.pidfd_open(await told(path))
         assert (await judging).reason in (JudgeReason.TIMEOUT, JudgeReason.CRASH)
@@ -193,15 +242,13 @@ async def test_what_a_judge_started_dies_with_its_worker(obedient: str, order: s
 
 
 async def test_a_worker_that_died_idle_fails_no_judgement(
-    obedient: str, word: tuple[Task, Path], workers: list[WorkerProcess]
+    obedient: str, word: tuple[Task, Path], workers: list[Worker]
 ) -> None:
     task, path = word
-    async with JudgeService(config(obedient)) as service:
+    async with JudgeService(config(obedient, retries=0)) as service:
         _, pid = await asyncio.gather(service.judge(task, "tell"), told(path))
-        pidfd = os.pidfd_open(pid)
         os.kill(pid, signal.SIGKILL)
-        await asyncio.to_thread(wait_until_gone, pidfd)
-        await workers[0]._process.wait()
+        await workers[0]._connection.reader._wait_for_data("test")  # type: ignore[attr-defined]
         assert (await service.judge(TASK, "x")).reward == 1.0
     assert service.counts == {JudgeReason.OK: 2}
 
@@ -209,14 +256,14 @@ async def test_a_worker_that_died_idle_fails_no_judgement(
 async def test_cancelling_a_running_judgement(obedient: str, word: tuple[Task, Path]) -> None:
     """It is left to time out; the worker is replaced and the next caller gets its own verdict."""
     task, path = word
-    async with JudgeService(config(obedient, timeout_s=1.5)) as service:
+    async with JudgeService(config(obedient, timeout_s=0.5)) as service:
         judging = asyncio.create_task(service.judge(task, "tell and hang"))
         await told(path)
         judging.cancel()
         with pytest.raises(asyncio.CancelledError):
             await judging
         assert await service.judge(TASK, "x") == Verdict(1.0, JudgeReason.OK)
-    assert service.counts == {JudgeReason.OK: 1, JudgeReason.TIMEOUT: 1}
+    assert service.counts == {JudgeReason.OK: 1}
 
 
 async def test_cancelling_waiting_judgements_skips_them(obedient: str, word: tuple[Task, Path]) -> None:
@@ -306,17 +353,51 @@ async def test_a_judge_that_cannot_be_loaded(judge_file: JudgeFile) -> None:
         await JudgeService(config(judge_file("import os\nos._exit(7)\ndef reward(t, x): pass"))).__aenter__()
 
 
-async def test_a_worker_that_no_longer_starts_ends_the_judging(judge_file: JudgeFile, obedient: str) -> None:
+async def test_workers_judge_by_what_was_loaded_at_the_start(judge_file: JudgeFile, obedient: str) -> None:
+    """Editing the file of a running judge changes nothing; only a zygote that must be started anew reads it again."""
     async with JudgeService(config(obedient)) as service:
         judge_file("raise ValueError('edited meanwhile')\ndef reward(task, text): pass")
         assert (await service.judge(TASK, "exit")).reason is JudgeReason.CRASH
+        assert (await service.judge(TASK, "x")).reward == 1.0
+
+
+async def test_a_zygote_that_dies_is_replaced(
+    obedient: str, monkeypatch: pytest.MonkeyPatch, judge_file: JudgeFile
+) -> None:
+    zygotes: list[Zygote] = []
+    loaded = Zygote._loaded
+
+    async def noted(self: Zygote) -> None:
+        zygotes.append(self)
+        await loaded(self)
+
+    monkeypatch.setattr(Zygote, "_loaded", noted)
+    async with JudgeService(config(obedient, workers=2, retries=9)) as service, asyncio.timeout(30):
+        os.kill(zygotes[0]._process.pid, signal.SIGKILL)
+        while len(zygotes) < 2:  # its workers die a moment after it, and judge until then
+            assert (await service.judge(TASK, "x")).reward == 1.0
+        judge_file("raise ValueError('edited meanwhile')\ndef reward(task, text): pass")
+        os.kill(zygotes[1]._process.pid, signal.SIGKILL)
+        with contextlib.suppress(RewardError):
+            while True:
+                assert (await service.judge(TASK, "x")).reward == 1.0
         with pytest.raises(RewardError, match="cannot be loaded: ValueError: edited meanwhile"):
             await service.judge(TASK, "x")
-        with pytest.raises(RewardError, match="edited meanwhile"):
-            await service.judge(TASK, "x")
 
 
-async def test_a_judge_that_is_not_there_starts_nothing(workers: list[WorkerProcess]) -> None:
+async def test_zygotes_that_keep_dying_are_given_up(obedient: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def dies(self: Zygote) -> Worker:
+        await self.end()
+        raise ConnectionError
+
+    monkeypatch.setattr(Zygote, "fork", dies)
+    with pytest.raises(
+        RewardError, match="no worker can be forked: the process that judges are loaded in died 3 times"
+    ):
+        await JudgeService(config(obedient)).__aenter__()
+
+
+async def test_a_judge_that_is_not_there_starts_nothing(workers: list[Worker]) -> None:
     with pytest.raises(ConfigError, match="did you mean math"):
         await JudgeService(config("maths")).__aenter__()
     with pytest.raises(FreerunError, match="not open"):

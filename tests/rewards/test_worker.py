@@ -1,6 +1,9 @@
+"""Zygote and worker as processes, spoken to over their own sockets."""
+
 import io
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +15,9 @@ import pytest
 
 from freerun.core import Task
 from freerun.rewards.base import JudgeReason, Verdict
-from freerun.rewards.protocol import Request, frame, read_frame
+from freerun.rewards.parts import JudgeSpec, parse_judge
+from freerun.rewards.process import ONE_THREAD
+from freerun.rewards.protocol import FORK, ORDER, WAS_ALIVE, Request, frame, read_frame
 from tests.rewards.gone import wait_until_gone
 
 JudgeFile = Callable[[str], str]
@@ -20,42 +25,177 @@ JudgeFile = Callable[[str], str]
 TASK = Task("t", "what?", [1], "5", {"level": [1, {"a": None}]})
 
 
-class Worker:
-    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+def read_verdict(stream: io.BufferedReader) -> Verdict:
+    body = read_frame(stream)
+    assert body is not None
+    return msgspec.msgpack.decode(body, type=Verdict)
+
+
+class Zygote:
+    def __init__(self, process: "subprocess.Popen[bytes]", control: socket.socket) -> None:
         self.process = process
+        self.control = control
+        self.ready = read_verdict(control.makefile("rb", buffering=0))  # type: ignore[arg-type]
+
+    def fork(self) -> "Worker":
+        ours, theirs = socket.socketpair()
+        printed, prints = os.pipe()
+        with theirs:
+            socket.send_fds(self.control, [ORDER.pack(FORK)], [theirs.fileno(), prints])
+        os.close(prints)
+        return Worker(self, ours, self.reply(), open(printed, "rb"))
+
+    def end(self, pid: int) -> int:
+        self.control.sendall(ORDER.pack(pid))
+        return self.reply()
+
+    def reply(self) -> int:
+        (value,) = ORDER.unpack(self.control.recv(ORDER.size))
+        return int(value)
+
+
+class Worker:
+    def __init__(self, zygote: Zygote, connection: socket.socket, pid: int, printed: io.BufferedReader) -> None:
+        self.zygote = zygote
+        self.connection = connection
+        self.replies = connection.makefile("rb")
+        self.pid = pid
+        self.printed = printed
 
     def read(self) -> Verdict:
-        assert self.process.stdout is not None
-        body = read_frame(self.process.stdout)
-        assert body is not None
-        return msgspec.msgpack.decode(body, type=Verdict)
+        return read_verdict(self.replies)
 
     def ask(self, text: str, task: Task = TASK) -> Verdict:
-        assert self.process.stdin is not None
-        self.process.stdin.write(frame(Request(task, text)))
-        self.process.stdin.flush()
+        self.connection.sendall(frame(Request(task, text)))
         return self.read()
+
+    def close(self) -> None:
+        for stream in (self.replies, self.connection, self.printed):
+            stream.close()
+
+
+def command(control: socket.socket, judge: JudgeSpec) -> list[str]:
+    parts = msgspec.json.encode(parse_judge(judge)).decode()
+    return [sys.executable, "-m", "freerun.rewards.zygote", str(control.fileno()), parts]
 
 
 @contextmanager
-def worker(judge: str) -> Iterator[Worker]:
-    command = [sys.executable, "-m", "freerun.rewards.worker", judge]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+def zygote(judge: JudgeSpec) -> Iterator[Zygote]:
+    ours, theirs = socket.socketpair()
+    with (
+        ours,
+        subprocess.Popen(
+            command(theirs, judge),
+            stderr=subprocess.PIPE,
+            pass_fds=[theirs.fileno()],
+            env={**os.environ, **ONE_THREAD},
+        ) as process,
+    ):
+        theirs.close()
         try:
-            yield Worker(process)
+            yield Zygote(process, ours)
         finally:
             process.kill()
 
 
+@contextmanager
+def worker(judge: JudgeSpec) -> Iterator[Worker]:
+    with zygote(judge) as z:
+        assert z.ready == Verdict(None, JudgeReason.OK), z.ready.detail
+        w = z.fork()
+        try:
+            assert w.read() == Verdict(None, JudgeReason.OK)
+            yield w
+        finally:
+            w.close()
+
+
 def test_it_judges_until_its_input_ends() -> None:
     with worker("exact") as w:
-        assert w.read() == Verdict(None, JudgeReason.OK)
         assert w.ask("5") == Verdict(1.0, JudgeReason.OK)
         assert w.ask("6") == Verdict(0.0, JudgeReason.OK)
-        assert w.process.stdin is not None
-        w.process.stdin.close()
-        assert w.process.wait(10) == 0
+        w.connection.shutdown(socket.SHUT_WR)
+        assert w.replies.read() == b""
+        assert w.printed.read() == b""
+
+
+def test_the_zygote_forks_and_ends_workers(judge_file: JudgeFile) -> None:
+    judge = judge_file("""
+        import os
+        def reward(task, text):
+            if text == "exit":
+                os._exit(3)
+            return os.getpid()
+    """)
+    with zygote(judge) as z:
+        first, second = z.fork(), z.fork()
+        for w in (first, second):
+            w.read()
+            assert w.ask("").reward == w.pid
+        first.connection.sendall(frame(Request(TASK, "exit")))
+        assert first.replies.read() == b""
+        assert z.end(first.pid) == 3
+        assert z.end(second.pid) == WAS_ALIVE
+        assert z.end(second.pid) == WAS_ALIVE, "harmless, though somebody else may have the number by now"
+        assert second.replies.read() == b""
+        third = z.fork()
+        third.read()
+        assert third.ask("").reward == third.pid
+        pidfd = os.pidfd_open(third.pid)
+        z.control.close()
+        assert z.process.wait(10) == 0
+        wait_until_gone(pidfd)
+        for w in (first, second, third):
+            w.close()
+
+
+def test_a_judge_that_starts_threads_is_loaded_by_each_worker(judge_file: JudgeFile, tmp_path: Path) -> None:
+    """Forking it would leave locks locked. It is loaded once to find out, and then by each worker for itself."""
+    judge = judge_file(f"""
+        import os, threading
+        with open({str(tmp_path / "loads")!r}, "a") as file:
+            file.write("x")
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+        def reward(task, text):
+            return threading.active_count()
+    """)
+    with zygote(judge) as z:
+        assert z.ready == Verdict(None, JudgeReason.OK)
+        assert (tmp_path / "loads").read_text() == "x"
+        w = z.fork()
+        assert w.read() == Verdict(None, JudgeReason.OK)
+        assert w.ask("") == Verdict(2.0, JudgeReason.OK)
+        assert (tmp_path / "loads").read_text() == "xx"
+        w.close()
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch", "reasoning_gym"])
+def test_heavy_libraries_do_not_keep_it_from_forking(judge_file: JudgeFile, library: str, tmp_path: Path) -> None:
+    loads = tmp_path / "loads"
+    judge = judge_file(f"import {library}\nopen({str(loads)!r}, 'a').write('x')\ndef reward(task, text): return 1")
+    with worker(judge) as w:
+        assert w.ask("") == Verdict(1.0, JudgeReason.OK)
+        assert loads.read_text() == "x"
+
+
+def test_parts_are_added_up_by_weight(judge_file: JudgeFile) -> None:
+    judge = judge_file("""
+        from freerun.rewards.base import Judged, JudgeReason
+        def reward(task, text, bonus=0):
+            if text == "raise":
+                raise ValueError("no good")
+            if text == "nothing":
+                return Judged(0, JudgeReason.UNPARSEABLE, "nothing there")
+            return len(text) + bonus
+    """)
+    length = {"name": "length", "unit": "characters", "weight": -0.5}
+    with worker(["exact", {"name": judge, "weight": 2, "bonus": 10}, length]) as w:
+        assert w.ask("5") == Verdict(1.0 + 2 * 11 - 0.5, JudgeReason.OK)
+        assert w.ask("ab") == Verdict(0.0 + 2 * 12 - 1, JudgeReason.OK)
+        assert w.ask("nothing") == Verdict(-3.5, JudgeReason.UNPARSEABLE, "nothing there")
+        raised = w.ask("raise")
+        assert (raised.reward, raised.reason) == (None, JudgeReason.ERROR)
+        assert raised.detail.startswith(f"{judge}: ValueError: no good\nTraceback")
 
 
 def test_the_judge_sees_the_whole_task(judge_file: JudgeFile) -> None:
@@ -65,7 +205,6 @@ def test_the_judge_sees_the_whole_task(judge_file: JudgeFile) -> None:
             return task == Task("t", "what?", [1], "5", {"level": [1, {"a": None}]}) and text == "é" * 1_000_000
     """)
     with worker(judge) as w:
-        w.read()
         assert w.ask("é" * 1_000_000) == Verdict(1.0, JudgeReason.OK)
 
 
@@ -74,7 +213,6 @@ def test_the_judge_sees_the_whole_task(judge_file: JudgeFile) -> None:
 )
 def test_what_is_a_number(judge_file: JudgeFile, body: str, reward: float) -> None:
     with worker(judge_file(f"import numpy as np\ndef reward(task, text): return {body}")) as w:
-        w.read()
         assert w.ask("") == Verdict(reward, JudgeReason.OK)
 
 
@@ -93,7 +231,6 @@ def test_failures_are_explained_and_survived(judge_file: JudgeFile) -> None:
             return None if text == "none" else deep(text)
     """)
     with worker(judge) as w:
-        w.read()
         missing = w.ask("b")
         assert (missing.reward, missing.reason) == (None, JudgeReason.ERROR)
         assert missing.detail.startswith("KeyError: 'b'\nTraceback")
@@ -119,15 +256,13 @@ def test_a_judge_cannot_reach_the_pipes(judge_file: JudgeFile) -> None:
             return len(sys.stdin.read()) + len(subprocess.run(["cat"], stdout=subprocess.PIPE).stdout)
     """)
     with worker(judge) as w:
-        w.read()
         assert w.ask("") == Verdict(0.0, JudgeReason.OK)
         assert w.ask("") == Verdict(0.0, JudgeReason.OK)
-        w.process.kill()
-        assert w.process.stderr is not None
-        assert w.process.stderr.read().splitlines() == [
-            b"while loading",
-            *(b"to stdout", b"to its descriptor", b"from a child") * 2,
-        ]
+        w.connection.shutdown(socket.SHUT_WR)
+        assert w.printed.read().splitlines() == [b"to stdout", b"to its descriptor", b"from a child"] * 2
+        w.zygote.process.kill()
+        assert w.zygote.process.stderr is not None
+        assert w.zygote.process.stderr.read().splitlines() == [b"while loading"]
 
 
 @pytest.mark.parametrize(
@@ -136,21 +271,19 @@ def test_a_judge_cannot_reach_the_pipes(judge_file: JudgeFile) -> None:
         ("import nothing_of_this_name\ndef reward(task, text): pass", "ModuleNotFoundError: No module named"),
         ("raise SystemExit(2)\ndef reward(task, text): pass", "SystemExit: 2"),
         ("from os import *", "has no function reward"),
-        ("def reward(task, text) pass", "not valid Python"),
+        ("def reward(task, text) pass", "SyntaxError: expected ':'"),
     ],
 )
 def test_a_judge_that_cannot_be_loaded(judge_file: JudgeFile, source: str, line: str) -> None:
-    with worker(judge_file(source)) as w:
-        verdict = w.read()
-        assert verdict.reason is JudgeReason.ERROR
-        assert line in verdict.detail.splitlines()[0]
-        assert w.process.wait(10) == 1
+    with zygote(judge_file(source)) as z:
+        assert z.ready.reason is JudgeReason.ERROR
+        assert line in z.ready.detail.splitlines()[0]
+        assert z.process.wait(10) == 1
 
 
 def test_a_file_imports_its_neighbours(tmp_path: Path, judge_file: JudgeFile) -> None:
     (tmp_path / "neighbour.py").write_text("VALUE = 7")
     with worker(judge_file("from neighbour import VALUE\ndef reward(task, text): return VALUE")) as w:
-        w.read()
         assert w.ask("") == Verdict(7.0, JudgeReason.OK)
 
 
@@ -162,35 +295,35 @@ def test_nothing_heavy_is_imported(judge_file: JudgeFile) -> None:
             raise ValueError(sorted(heavy & set(sys.modules)))
     """)
     with worker(judge) as w:
-        w.read()
         assert w.ask("").detail.startswith("ValueError: []\n")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere only an idle worker notices")
-def test_a_judging_worker_dies_with_its_parent(judge_file: JudgeFile) -> None:
-    """The parent is killed while its worker is in a loop that never reads its input."""
-    judge = judge_file("""
+def test_a_judging_worker_dies_with_the_service(judge_file: JudgeFile, tmp_path: Path) -> None:
+    """The service's process is killed while its worker is in a loop that never reads its input."""
+    os.mkfifo(tmp_path / "word")
+    judge = judge_file(f"""
         import os
         def reward(task, text):
-            os.write(2, f"{os.getpid()}\\n".encode())
+            with open({str(tmp_path / "word")!r}, "w") as word:
+                word.write(f"{{os.getpid()}} {{os.getppid()}}")
             while True: pass
     """)
-    parent = f"""
-import subprocess, sys
+    service = f"""
+import asyncio
 from freerun.core import Task
-from freerun.rewards.protocol import Request, frame
-worker = subprocess.Popen([sys.executable, "-m", "freerun.rewards.worker", {judge!r}], stdin=subprocess.PIPE)
-worker.stdin.write(frame(Request(Task("t", "", []), "")))
-worker.stdin.flush()
-worker.wait()
+from freerun.rewards.config import RewardConfig
+from freerun.rewards.service import JudgeService
+async def main():
+    async with JudgeService(RewardConfig(judge={judge!r})) as service:
+        await service.judge(Task("t", "", []), "")
+asyncio.run(main())
 """
-    pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.DEVNULL, stderr=pipe) as process:
-        assert process.stderr is not None
-        pid = int(process.stderr.readline())
-        pidfd = os.pidfd_open(pid)
+    with subprocess.Popen([sys.executable, "-c", service]) as process:
+        pidfds = [os.pidfd_open(int(pid)) for pid in (tmp_path / "word").read_text().split()]
         process.send_signal(signal.SIGKILL)
-        wait_until_gone(pidfd)
+        for pidfd in pidfds:
+            wait_until_gone(pidfd)
 
 
 def test_a_torn_frame_is_the_end() -> None:

@@ -1,0 +1,76 @@
+"""The judges by name, and how a part of the configuration becomes a function.
+
+A judge takes a task and the sampled text and returns a number, or a `Judged`. A task it cannot judge at all (no
+reference answer) is an exception, never a 0: that is a mistake in the data and not of the policy. One with options is a
+dataclass, whose fields they are; a user's function gets them as keyword arguments.
+"""
+
+from collections.abc import Callable
+from dataclasses import fields
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from freerun.core import ConfigError, Task
+from freerun.rewards.parts import OWN_KEYS, JudgeSpec, Part, convert, parse_judge
+from freerun.rewards.userfile import check_function, did_you_mean, load_function
+
+JudgeFunction = Callable[[Task, str], Any]
+
+BUILT_IN = {
+    "exact": "freerun.rewards.plain:exact",
+    "number": "freerun.rewards.plain:number",
+    "math": "freerun.rewards.math:math",
+    "reasoning-gym": "freerun.rewards.gym:reasoning_gym",
+    "format": "freerun.rewards.shape:Format",
+    "length": "freerun.rewards.shape:Length",
+    "overlong": "freerun.rewards.shape:Overlong",
+    "model": "freerun.rewards.remote:Model",
+    "http": "freerun.rewards.remote:Http",
+}
+"""Where each is. Imported when it is used."""
+LIBRARIES = {"math": "math_verify", "reasoning-gym": "reasoning_gym"}
+REMOTE = frozenset({"model", "http"})
+"""They wait for somebody else: each has workers and a deadline of its own, and trying again may help."""
+
+
+def check(judge: JudgeSpec) -> None:
+    """Refuse a judge that cannot be, without running any of the user's: what the parent does, in its own process."""
+    for part in parse_judge(judge):
+        if part.name in BUILT_IN:
+            library = LIBRARIES.get(part.name)
+            if library and find_spec(library) is None:
+                raise ConfigError(f"the judge {part.name} needs a library: pip install {library.replace('_', '-')}")
+            _built_in(part)
+        elif ":" in part.name:
+            check_function(part.name, part.options)
+        else:
+            names, near = ", ".join(BUILT_IN), did_you_mean(part.name, BUILT_IN)
+            raise ConfigError(f'there is no judge "{part.name}": use one of {names}, or FILE.py:FUNCTION{near}')
+
+
+def resolve(part: Part) -> JudgeFunction:
+    """The function behind the part, with all it needs imported: its first judgement is as fast as the others."""
+    if part.name not in BUILT_IN:
+        function = load_function(part.name)
+        return partial(function, **part.options) if part.options else function
+    if part.name in LIBRARIES:
+        import_module(LIBRARIES[part.name])
+    if part.name == "math":
+        from freerun.rewards.math import warm_up
+
+        warm_up()
+    return _built_in(part)
+
+
+def _built_in(part: Part) -> JudgeFunction:
+    module, _, name = BUILT_IN[part.name].partition(":")
+    found: Any = getattr(import_module(module), name)
+    known = [option.name for option in fields(found)] if isinstance(found, type) else []
+    for option in part.options:
+        if option not in known:
+            hint = did_you_mean(option, [*known, *OWN_KEYS]) or f"; it has {', '.join(known) or 'none'}"
+            raise ConfigError(f'the judge {part.name} has no option "{option}"{hint}')
+    function: JudgeFunction = convert(part.options, found, part.name) if isinstance(found, type) else found
+    return function

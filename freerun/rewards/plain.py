@@ -1,0 +1,32 @@
+"""The two plainest judges: the same text, the same last number."""
+
+from freerun.core import RewardError, Task
+from freerun.rewards.base import Judged, JudgeReason
+from freerun.rewards.numerals import last_number
+
+
+def exact(task: Task, text: str) -> float:
+    """1 if the text is the reference answer, white space around them aside."""
+    return float(text.strip() == reference(task).strip())
+
+
+def number(task: Task, text: str) -> Judged:
+    """1 if the last number of the text equals the last number of the reference answer."""
+    right = last_number(reference(task))
+    if right is None:
+        raise RewardError(f"task {task.id}: there is no number in its reference answer {task.answer!r}")
+    found = last_number(text)
+    if found is None:
+        return Judged(0.0, JudgeReason.UNPARSEABLE, "no number in the answer, or none of a sensible size")
+    return Judged(float(found.same_as(right)))
+
+
+def question(task: Task) -> str:
+    """The prompt as it stands in the data, without the template that the policy sees around it."""
+    return str(task.extra.get("prompt") or task.prompt)
+
+
+def reference(task: Task) -> str:
+    if task.answer is None:
+        raise RewardError(f"task {task.id} has no reference answer: set answer_key, or use another judge")
+    return task.answer
