@@ -37,14 +37,25 @@ def load_tasks(config: DataConfig, tokenizer: Tokenizer, *, needs_answer: bool =
     answer_expected = needs_answer or "answer_key" in config.model_fields_set
     tasks = []
     for id, row in zip(_ids(source), source.rows, strict=True):
-        prompt, tokens = _render(id, _column(source, id, row, source.prompt_key, "prompt_key"), config, tokenizer)
+        given = _column(source, id, row, source.prompt_key, "prompt_key")
+        prompt, tokens = _render(id, given, config, tokenizer)
         if answer_expected and source.answer_key not in row:
             _column(source, id, row, source.answer_key, "answer_key")
         answer = _answer(row.get(source.answer_key))
         if needs_answer and answer is None:
             raise DataError(f'task {id} has no answer to learn from: give it one under "{source.answer_key}"')
-        tasks.append(Task(id=id, prompt=prompt, prompt_tokens=tokens, answer=answer, extra=_extra(source, row)))
+        extra = _extra(source, row)
+        if prompt != as_text(given):
+            extra.setdefault("prompt", as_text(given))  # judges want it without the template around it
+        tasks.append(Task(id=id, prompt=prompt, prompt_tokens=tokens, answer=answer, extra=extra))
     return tasks
+
+
+def as_text(value: Any) -> str:
+    """A text, or the contents of a list of messages."""
+    if isinstance(value, list) and all(isinstance(message, dict) for message in value):
+        return "\n\n".join(str(message.get("content", "")) for message in value)
+    return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
 
 
 def _ids(source: Source) -> list[str]:

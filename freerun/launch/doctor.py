@@ -44,7 +44,11 @@ def examine() -> Iterator[Finding]:
     yield _shared_memory()
     yield _loopback()
     yield _disk()
-    for name, why in (("reasoning_gym", "reasoning-gym tasks"), ("datasets", "Hugging Face datasets")):
+    yield _isolation()
+    for name, why in (
+        ("datasets", "Hugging Face datasets"),
+        ("reasoning_gym", "reasoning-gym tasks"),
+    ):
         yield Finding(find_spec(name) is not None, f"{why} ({name.replace('_', '-')})")
 
 
@@ -170,3 +174,16 @@ def _loopback() -> Finding:
 def _disk() -> Finding:
     free_gb = shutil.disk_usage(Path.cwd()).free / 1e9
     return Finding(free_gb > 1, f"{free_gb:.0f} GB free here, for runs and checkpoints")
+
+
+def _isolation() -> Finding:
+    """A sandbox, really started, that a program of ours has looked for ways out of."""
+    from freerun.core import ConfigError
+    from freerun.rewards.sandbox.sandbox import Sandbox
+
+    try:
+        with Sandbox() as sandbox:
+            speed = "" if sandbox.keeps_its_cell else ", a new one for every run (slower)"
+            return Finding(True, f"judging code, isolated by {sandbox.backend}{speed}")
+    except ConfigError as refusal:
+        return Finding(False, str(refusal))

@@ -5,6 +5,7 @@ reference answer) is an exception, never a 0: that is a mistake in the data and 
 dataclass, whose fields they are; a user's function gets them as keyword arguments.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
@@ -22,6 +23,7 @@ BUILT_IN = {
     "exact": "freerun.rewards.plain:exact",
     "number": "freerun.rewards.plain:number",
     "math": "freerun.rewards.math:math",
+    "code": "freerun.rewards.code:Code",
     "reasoning-gym": "freerun.rewards.gym:reasoning_gym",
     "format": "freerun.rewards.shape:Format",
     "length": "freerun.rewards.shape:Length",
@@ -35,14 +37,19 @@ REMOTE = frozenset({"model", "http"})
 """They wait for somebody else: each has workers and a deadline of its own, and trying again may help."""
 
 
-def check(judge: JudgeSpec) -> None:
-    """Refuse a judge that cannot be, without running any of the user's: what the parent does, in its own process."""
+def check(judge: JudgeSpec, timeout_s: float = math.inf) -> None:
+    """Refuse a judge that cannot be, without running any of the user's: what the parent does, in its own process.
+
+    `timeout_s` is the deadline of parts that have none of their own.
+    """
     for part in parse_judge(judge):
         if part.name in BUILT_IN:
             library = LIBRARIES.get(part.name)
             if library and find_spec(library) is None:
                 raise ConfigError(f"the judge {part.name} needs a library: pip install {library.replace('_', '-')}")
-            _built_in(part)
+            function: Any = _built_in(part)
+            if part.name == "code":
+                function.check(part.timeout_s or timeout_s)
         elif ":" in part.name:
             check_function(part.name, part.options)
         else:

@@ -32,6 +32,7 @@ def test_the_chat_template_writes_its_own_special_tokens(jsonl: Jsonl, chatty: A
     [task] = load_tasks(DataConfig(source=jsonl({"prompt": "hello"})), chatty)
     assert task.prompt == "<s> user : hello <s> assistant :"
     assert task.prompt_tokens == [1, 2, 5, 10, 1, 3, 5]
+    assert task.extra == {"prompt": "hello"}, "for judges"
 
 
 def test_chat_never_is_plain_text(jsonl: Jsonl, chatty: Any) -> None:

@@ -1,0 +1,195 @@
+"""One cell as the judge outside sees it: start it, have it run something, end it and everything in it."""
+
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from contextlib import suppress
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from freerun.core import RewardError
+from freerun.rewards.sandbox import bubblewrap
+from freerun.rewards.sandbox.base import Backend, Ending, Limits
+from freerun.rewards.sandbox.inside.zygote import KILL
+from freerun.rewards.sandbox.usage import Usage, children, descendants, usage_below
+from freerun.rewards.sandbox.view import DEVICES, ENVIRONMENT, FOLDERS, HERE, boot, view, zygote
+
+START_TIMEOUT_S = 30.0
+KILL_TIMEOUT_S = 5.0
+"""A run that was told to end has ended by then, or its cell is ended."""
+PERIOD_MS = 20
+"""How often a run is looked at. A program writes to fresh memory at some GB/s: it may be past its limit by 100 MB."""
+_CAP_SYS_ADMIN = 1 << 21
+_UNUSED_USERS = range(61184, 65520)
+"""Systemd's dynamic users: nothing on a disk belongs to any of them."""
+
+
+class CellError(RewardError):
+    """The cell did not start, or is gone. `str(error)` says why in one line."""
+
+
+class Cell:
+    """Consumes one run at a time and produces its report. Waits for the run's end; unblocked by that, by the cell's,
+    and by the run having used what it may, whereupon it is killed. `nested`: good for more than one run."""
+
+    def __init__(self, backend: Backend, *, nested: bool = True) -> None:
+        """Starts it and does not wait: `ready` does. By a thread that outlives it: bubblewrap ends with its parent
+        thread."""
+        run_as = _UNUSED_USERS[os.getpid() % len(_UNUSED_USERS)] if _is_mighty() else None
+        self._control, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with inside:
+                self._process = _start(_command(backend, inside.fileno(), run_as, nested), inside.fileno())
+        except CellError:
+            self._control.close()
+            raise
+        self.nested = False
+        self._top = self._process.pid
+        self._before = Usage(0.0, 0)
+        self._is_ready = False
+
+    def ready(self) -> None:
+        if self._is_ready:
+            return
+        self._control.settimeout(START_TIMEOUT_S)
+        try:
+            hello = self._control.recv(4096)
+        except OSError as error:
+            raise CellError(f"no word from it: {error}") from None
+        if not hello:
+            _, words = self._process.communicate(timeout=KILL_TIMEOUT_S)
+            raise CellError(words.decode(errors="replace").strip().rpartition("\n")[2] or "it ended at once")
+        self._control.setblocking(True)
+        self.nested = json.loads(hello)["nested"]
+        inside = list(descendants(self._process.pid))
+        if not inside or not usage_below(self._process.pid).memory_bytes:
+            raise CellError("its processes cannot be watched: this kernel has no /proc/PID/task/PID/children")
+        with suppress(OSError):  # should the machine run out of memory, a run is to go, and not the trainer
+            Path(f"/proc/{inside[-1]}/oom_score_adj").write_text("1000")
+        if self.nested:
+            self._top = inside[-1]  # the zygote, which has no children yet
+        else:
+            self._before = usage_below(self._top)
+        self._is_ready = True
+
+    def run(self, files: list[int], limits: Limits, *, tests: bool, reserves_memory: bool = False) -> "Report":
+        self.ready()
+        rules = {
+            "cpu_s": ceil(limits.cpu_s) + 1,  # by the kernel, of each process; all together by us
+            "memory_bytes": limits.memory_mb << 20,
+            "reserves_memory": reserves_memory,
+            "processes": limits.processes,
+            "file_bytes": limits.file_mb << 20,
+        }
+        try:
+            socket.send_fds(self._control, [json.dumps({"tests": tests, "rules": rules}).encode()], files)
+            cause = self._watch(limits)
+            if cause is not None and not self.nested:
+                self.end()  # it may have stopped the zygote, which could not kill it
+                return Report({}, cause, died=True)
+            reply = self._control.recv(1 << 16)
+        except OSError as error:
+            raise CellError(f"the sandbox broke down: {error}") from None
+        return Report(json.loads(reply) if reply else {}, cause, died=not reply)
+
+    def _watch(self, limits: Limits) -> Ending | None:
+        """Until there is a report; why the run was killed, if it was."""
+        deadline = time.monotonic() + limits.wall_s
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        while not poll.poll(PERIOD_MS):
+            if (cause := self._excess(limits, deadline)) is not None:
+                if self.nested:
+                    self._control.send(KILL)
+                    if not poll.poll(KILL_TIMEOUT_S * 1000):
+                        raise CellError("the sandbox broke down: a run could not be killed")
+                return cause
+        return None
+
+    def _excess(self, limits: Limits, deadline: float) -> Ending | None:
+        used = usage_below(self._top)
+        if used.memory_bytes - self._before.memory_bytes > limits.memory_mb << 20:
+            return Ending.MEMORY
+        if used.cpu_s - self._before.cpu_s > limits.cpu_s:
+            return Ending.CPU
+        return Ending.WALL if time.monotonic() > deadline else None
+
+    def end(self) -> None:
+        """Returns when no process of it is left. Harmless when called again."""
+        self._control.close()
+        # Its one child is process 1 of the cell: when it ends so does everything inside, and then its parent.
+        for pid in children(self._process.pid) or [self._process.pid]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            self._process.wait(KILL_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+
+
+class Report:
+    """What a run left: how its program ended, and what it used."""
+
+    def __init__(self, said: dict[str, Any], cause: Ending | None, *, died: bool) -> None:
+        if "error" in said:
+            raise CellError(f"the sandbox cannot be locked: {said['error']}")
+        self.died = died
+        """With the whole cell, which only a program without a pid namespace of its own can bring about."""
+        status = said.get("program")
+        self.exit_code = None if status is None else os.waitstatus_to_exitcode(status)
+        self.cpu_s = float(said.get("cpu_s", 0.0))
+        self.ending = cause or self._ending()
+
+    def _ending(self) -> Ending:
+        match self.exit_code:
+            case None if self.died:
+                return Ending.SIGNAL
+            case None:
+                return Ending.EXITED
+            case code if code == -signal.SIGXCPU:
+                return Ending.CPU
+            case code if code == -signal.SIGXFSZ:
+                return Ending.OUTPUT
+            case code:
+                return Ending.SIGNAL if code < 0 else Ending.EXITED
+
+
+def _start(command: list[str], control: int) -> subprocess.Popen[bytes]:
+    nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
+    try:
+        return subprocess.Popen(
+            command, stdin=nothing, stdout=nothing, stderr=pipe, env=ENVIRONMENT, cwd="/", pass_fds=(control,)
+        )
+    except OSError as error:
+        raise CellError(f"{command[0]} cannot be started: {error.strerror}") from None
+
+
+def _command(backend: Backend, control: int, run_as: int | None, nested: bool) -> list[str]:
+    if backend is Backend.BUBBLEWRAP:
+        if (bwrap := shutil.which("bwrap")) is None:
+            raise CellError("it is not installed")
+        return bubblewrap.command(bwrap, control, run_as, nested=nested)
+    seen = view()
+    plan = {
+        **{"binds": seen.binds, "links": seen.links, "devices": DEVICES, "folders": FOLDERS},
+        **{"user_namespace": run_as is None, "control": control, "argv": zygote(control, run_as)},
+    }
+    return boot("native", str(HERE), json.dumps(plan))
+
+
+def _is_mighty() -> bool:
+    """Root, and not only in name: then a user namespace is not needed, and programs run as nobody in particular."""
+    if os.geteuid() != 0:
+        return False
+    with open("/proc/self/status") as file:
+        mask = next(line.split()[1] for line in file if line.startswith("CapEff:"))
+    return bool(int(mask, 16) & _CAP_SYS_ADMIN)

@@ -1,0 +1,217 @@
+"""Programs that nobody has read, run where they can do no harm. Linux only, and never without protection.
+
+`Sandbox` starts a cell on first use, proves it by trying the ways out of it, and has runs take turns in it; a machine
+where no cell holds is refused. Where a cell serves one run only, the next is started while the one before is used.
+"""
+
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from freerun.core import ConfigError, RewardError
+from freerun.rewards.sandbox.base import Backend, Ending, Exam, Examined, Limits, Outcome
+from freerun.rewards.sandbox.cell import Cell, CellError, Report
+from freerun.rewards.sandbox.inside import proof
+from freerun.rewards.sandbox.inside.syscalls import ARCHITECTURES
+from freerun.rewards.sandbox.view import FOLDERS, python, roots
+
+PROOF_LIMITS = Limits(cpu_s=10, wall_s=20, processes=16)
+
+
+class Sandbox:
+    """One run at a time. `backend`: who makes its cells; when not given, the first that holds on this machine."""
+
+    def __init__(self, backend: Backend | None = None, *, nested: bool = True) -> None:
+        self.backend = backend
+        self._nested = nested
+        self._cell: Cell | None = None
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Refuses, with ConfigError, a machine where no cell holds."""
+        if self._cell is not None:
+            return
+        _check_machine()
+        failures: dict[Backend, str] = {}
+        for backend in [self.backend] if self.backend else available():
+            try:
+                self._cell = _proven(backend, self._nested)
+                self.backend = backend
+                return
+            except CellError as error:
+                failures[backend] = str(error)
+        raise _refusal(failures)
+
+    @property
+    def keeps_its_cell(self) -> bool:
+        """The cell of an open sandbox serves many runs, each in namespaces of its own, and need not be made anew."""
+        assert self._cell is not None
+        self._cell.ready()
+        return self._cell.nested
+
+    def close(self) -> None:
+        if self._cell is not None:
+            self._cell.end()
+            self._cell = None
+
+    def run(
+        self,
+        sources: Sequence[str],
+        stdin: bytes = b"",
+        limits: Limits | None = None,
+        *,
+        command: Sequence[str] = (),
+        file: str = "main.py",
+    ) -> Outcome:
+        """Run the first of the sources that is Python, as a script; or by a command, on the first of them in a file."""
+        self.open()
+        limits = limits or Limits()
+        job = {"sources": list(sources), "entry": None, "header": "", "command": list(command), "file": file}
+        with _files(job, None, stdin, None, None) as files:
+            report = self._run(files, limits, tests=False, reserves_memory=bool(command))
+            stdout, stderr = (_contents(number, limits.file_mb << 20) for number in files[3:])
+            said = _lines(_contents(files[1], 1 << 20))
+        unreadable = said[0]["unreadable"] if said else ""
+        return Outcome(report.ending, report.exit_code, stdout, stderr, report.cpu_s, unreadable)
+
+    def examine(self, sources: Sequence[str], exam: Exam, limits: Limits | None = None) -> Examined:
+        """Test the functions of the first of the sources that is Python and defines `exam.entry`."""
+        self.open()
+        program = {"sources": list(sources), "entry": exam.entry, "header": exam.header}
+        with _files(program, None, asdict(exam)) as files:
+            report = self._run(files, limits or Limits(), tests=True)
+            said = _lines(_contents(files[1], 1 << 24))
+        return _examined(report, said)
+
+    def _run(self, files: list[int], limits: Limits, *, tests: bool, reserves_memory: bool = False) -> Report:
+        assert self._cell is not None
+        assert self.backend is not None
+        cell = self._cell
+        try:
+            cell.ready()
+            if not cell.nested:
+                self._cell = Cell(self.backend, nested=self._nested)  # for the next, while this one is used
+            report = cell.run(files, limits, tests=tests, reserves_memory=reserves_memory)
+        except CellError:
+            self._cell = None if self._cell is cell else self._cell
+            cell.end()
+            raise
+        if not cell.nested:
+            cell.end()
+        elif report.died:
+            self.close()
+            raise CellError("the sandbox broke down: its cell died")
+        return report
+
+
+def available() -> list[Backend]:
+    """Those that could be tried, in order."""
+    return [*([Backend.BUBBLEWRAP] if shutil.which("bwrap") else []), Backend.NAMESPACES]
+
+
+def _proven(backend: Backend, nested: bool) -> Cell:
+    """A cell of which a program of ours found no way out."""
+    cell = Cell(backend, nested=nested)
+    try:
+        cell.ready()
+        stdin = f"{PROOF_LIMITS.processes}\n{' '.join(roots())}\n".encode()
+        job = {"sources": [Path(proof.__file__).read_text()], "entry": None, "header": "", "command": []}
+        with _files(job, None, stdin, None, None) as files:
+            report = cell.run(files, PROOF_LIMITS, tests=False)
+            found, errors = (_contents(number, 1 << 16).decode(errors="replace").strip() for number in files[3:])
+        if report.ending is not Ending.EXITED or report.exit_code != 0:
+            raise CellError(f"its proof ended by {report.ending} ({report.exit_code}) {errors.rpartition(chr(10))[2]}")
+        if found:
+            raise CellError(f"it does not hold: {'; '.join(found.splitlines())}")
+        if not cell.nested:
+            cell.end()
+            cell = Cell(backend, nested=nested)
+        return cell
+    except BaseException:
+        cell.end()
+        raise
+
+
+def _check_machine() -> None:
+    if sys.platform != "linux":
+        raise ConfigError(f"judging code needs Linux: there is no sandbox on {sys.platform}")
+    if platform.machine() not in ARCHITECTURES:
+        raise ConfigError(f"judging code needs x86-64 or aarch64: there is no sandbox on {platform.machine()}")
+    for folder in FOLDERS:
+        if Path(python()).is_relative_to(folder):
+            raise ConfigError(
+                f"judging code needs a Python outside {folder}, which programs find empty: not {python()}"
+            )
+
+
+def _refusal(failures: dict[Backend, str]) -> ConfigError:
+    why = "; ".join(f"{backend}: {failure}" for backend, failure in failures.items())
+    if shutil.which("bwrap") is None:
+        return ConfigError(f"judging code needs bubblewrap (without it: {why}): apt install bubblewrap")
+    return ConfigError(f"judging code needs a sandbox, and none holds here ({why}): {_fix()}")
+
+
+def _fix() -> str:
+    """What to change on a machine that allows no user namespaces."""
+    for switch, closed, fix in (
+        ("kernel/apparmor_restrict_unprivileged_userns", "1", "0"),
+        ("kernel/unprivileged_userns_clone", "0", "1"),
+        ("user/max_user_namespaces", "0", "10000"),
+    ):
+        path = Path("/proc/sys", switch)
+        if path.exists() and path.read_text().strip() == closed:
+            return f"sudo sysctl -w {switch.replace('/', '.')}={fix}"
+    return "in a container, start it with --cap-add SYS_ADMIN --security-opt seccomp=unconfined,apparmor=unconfined"
+
+
+def _examined(report: Report, said: list[dict[str, Any]]) -> Examined:
+    results = tuple(line["ok"] for line in said if "test" in line)
+    unreadable, detail = "", ""
+    for line in said:
+        if "unfit" in line:
+            raise RewardError(f"this task cannot be judged: {line['unfit']}")
+        unreadable = unreadable or line.get("unreadable", "")
+        detail = detail or line.get("detail", "") or line.get("failed", "") or line.get("broken", "")
+    finished = bool(said) and said[-1].get("done") is True and report.ending in (Ending.EXITED, Ending.SIGNAL)
+    return Examined(report.ending, report.exit_code, results, finished, detail or unreadable, unreadable)
+
+
+@contextmanager
+def _files(*contents: Any) -> Iterator[list[int]]:
+    """Files in memory, of bytes, of JSON, or empty to be written to."""
+    files: list[int] = []
+    try:
+        for content in contents:
+            files.append(os.memfd_create("run", os.MFD_CLOEXEC))
+            data = content if isinstance(content, bytes) else b"" if content is None else json.dumps(content).encode()
+            with open(files[-1], "wb", closefd=False) as file:
+                file.write(data)
+            os.lseek(files[-1], 0, os.SEEK_SET)
+        yield files
+    finally:
+        for number in files:
+            os.close(number)
+
+
+def _contents(number: int, most: int) -> bytes:
+    return os.pread(number, most, 0)
+
+
+def _lines(text: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
