@@ -125,6 +125,30 @@ def score(
 
 
 @app.command()
+def judge(
+    file: Annotated[
+        Path, typer.Argument(help="Rows with an answer to judge under text or completion.", metavar="FILE.jsonl")
+    ],
+    reward: Annotated[str, typer.Option(help="math, my.py:function, …, a list of parts, or a run's YAML file.")],
+    prompt_key: Annotated[str, typer.Option(help="The column of the prompt.")] = "prompt",
+    answer_key: Annotated[str | None, typer.Option(help="The column of the reference answer: answer.")] = None,
+    text_key: Annotated[str | None, typer.Option(help="The column to judge: text or completion.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that judge.", min=1)] = None,
+    timeout_s: Annotated[float | None, typer.Option(help="A judgement that takes longer is killed.", min=0.01)] = None,
+    out: Annotated[Path | None, typer.Option(help="Write a verdict for each row here, as JSON lines.")] = None,
+) -> None:
+    """Have answers judged that are already there: how the judging ended, and the distribution of rewards."""
+    from freerun.launch import judge
+    from freerun.launch.progress import counting
+
+    config = judge.reward_of(reward, workers, timeout_s)
+    answers = judge.read_answers(file, judge.Keys(prompt_key, answer_key, text_key))
+    with counting("judging", len(answers)) as progress:
+        verdicts = run_to_end(judge.judge(config, answers, out, progress), lambda: "stopped")
+    judge.show(answers, verdicts, Console())
+
+
+@app.command()
 def config(
     file: Annotated[Path | None, typer.Argument(help="Show what this file resolves to.", show_default=False)] = None,
     overrides: Overrides = None,

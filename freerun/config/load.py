@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from freerun.config.tree import RunConfig, implied
 from freerun.core import ConfigError
+from freerun.rewards.config import RewardConfig
 
 Origins = dict[str, str]
 """Dotted key → the file or the command line that set it. What is not in it is a default."""
@@ -31,6 +32,16 @@ def load_config(file: Path | None, overrides: Sequence[str] = ()) -> tuple[RunCo
         return RunConfig.model_validate(values), origins
     except ValidationError as error:
         raise ConfigError(_first_mistake(error)) from None
+
+
+def load_reward(file: Path) -> RewardConfig:
+    """The `reward` section of a run's file; what else is in it may be missing or wrong."""
+    values = {"reward": _read(file).get("reward", {})}
+    _refuse_unknown(values, RunConfig)
+    try:
+        return RewardConfig.model_validate(values["reward"])
+    except ValidationError as error:
+        raise ConfigError(f"{file}: reward.{_first_mistake(error)}") from None
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -51,6 +51,15 @@ def load_tasks(config: DataConfig, tokenizer: Tokenizer, *, needs_answer: bool =
     return tasks
 
 
+def tasks_as_they_stand(source: Source) -> list[Task]:
+    """For judging alone: prompts are not rendered, need not fit anything, and need not be there."""
+    tasks = []
+    for id, row in zip(_ids(source), source.rows, strict=True):
+        prompt, answer = row.get(source.prompt_key, ""), _answer(row.get(source.answer_key))
+        tasks.append(Task(id, as_text(prompt), [], answer, _extra(source, row)))
+    return tasks
+
+
 def as_text(value: Any) -> str:
     """A text, or the contents of a list of messages."""
     if isinstance(value, list) and all(isinstance(message, dict) for message in value):
