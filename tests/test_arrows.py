@@ -32,6 +32,7 @@ HOMES = {
     "reasoning_gym": {"data/gym.py", "rewards/gym.py"},
     "math_verify": {"rewards/math.py"},
     "sympy": {"rewards/math.py"},
+    "verifiers": {"data/tasksets.py", "rewards/taskset.py"},
     "transformers": {"models/tokenizer.py", "models/rival.py"},
     "triton": {
         *("engines/embedded/kernels.py", "engines/embedded/fused.py", "engines/embedded/gpu.py"),

@@ -17,6 +17,7 @@ from freerun.data.rows import Row
 
 HUB = "hub:"
 REASONING_GYM = "reasoning-gym:"
+VERIFIERS = "verifiers:"
 STEM = re.compile(r"(\.jsonl|\.jsonl\.gz|\.parquet)$")
 
 
@@ -38,8 +39,15 @@ def read_source(config: DataConfig) -> Source:
 
         name = config.source.removeprefix(REASONING_GYM)
         return _source(config, name, make_entries(name, config), prompt_key="question", answer_key="answer")
+    if config.source.startswith(VERIFIERS):
+        from freerun.data.tasksets import load_taskset
+
+        name = config.source.removeprefix(VERIFIERS)
+        return _source(config, re.sub(r".*/|@.*", "", name), load_taskset(name, config), prompt_key="prompt")
     if config.options:
-        raise DataError(f"options are for reasoning-gym sources only: remove them, or change source {config.source}")
+        raise DataError(
+            f"options are for reasoning-gym and verifiers sources only: remove them, or change source {config.source}"
+        )
     if config.source.startswith(HUB):
         from freerun.data.hub import download
 

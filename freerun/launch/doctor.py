@@ -48,6 +48,7 @@ def examine() -> Iterator[Finding]:
     for name, why in (
         ("datasets", "Hugging Face datasets"),
         ("reasoning_gym", "reasoning-gym tasks"),
+        ("verifiers", "tasksets of verifiers"),
     ):
         yield Finding(find_spec(name) is not None, f"{why} ({name.replace('_', '-')})")
 

@@ -25,6 +25,7 @@ BUILT_IN = {
     "math": "freerun.rewards.math:math",
     "code": "freerun.rewards.code:Code",
     "reasoning-gym": "freerun.rewards.gym:reasoning_gym",
+    "verifiers": "freerun.rewards.taskset:verifiers",
     "format": "freerun.rewards.shape:Format",
     "length": "freerun.rewards.shape:Length",
     "overlong": "freerun.rewards.shape:Overlong",
@@ -32,7 +33,7 @@ BUILT_IN = {
     "http": "freerun.rewards.remote:Http",
 }
 """Where each is. Imported when it is used."""
-LIBRARIES = {"math": "math_verify", "reasoning-gym": "reasoning_gym"}
+LIBRARIES = {"math": "math_verify", "reasoning-gym": "reasoning_gym", "verifiers": "verifiers.v1"}
 REMOTE = frozenset({"model", "http"})
 """They wait for somebody else: each has workers and a deadline of its own, and trying again may help."""
 
@@ -44,7 +45,7 @@ def check(judge: JudgeSpec, timeout_s: float = math.inf) -> None:
     """
     for part in parse_judge(judge):
         if part.name in BUILT_IN:
-            library = LIBRARIES.get(part.name)
+            library = LIBRARIES.get(part.name, "").partition(".")[0]
             if library and find_spec(library) is None:
                 raise ConfigError(f"the judge {part.name} needs a library: pip install {library.replace('_', '-')}")
             function: Any = _built_in(part)
