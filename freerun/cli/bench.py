@@ -238,3 +238,22 @@ def bench_staleness(
     from freerun.launch.bench_staleness import bench_staleness, parse_etas
 
     run_to_end(bench_staleness(parse_etas(etas), list(range(seeds)), steps, lr, out, json_only), lambda: "stopped")
+
+
+@bench.command("judge")
+def bench_judge(
+    gsm8k: Annotated[
+        Path | None, typer.Option(help="GSM8K's test.jsonl: judge its answers too.", show_default=False)
+    ] = None,
+    humaneval: Annotated[
+        Path | None, typer.Option(help="HumanEval.jsonl.gz: judge its solutions too.", show_default=False)
+    ] = None,
+    answers: Annotated[int, typer.Option(help="Math answers to time, with and without hangs.", min=20)] = 2000,
+    many: Annotated[int, typer.Option(help="Judgements over which memory is watched.", min=10)] = 50_000,
+    workers: Annotated[int, typer.Option(help="Processes that judge.", min=1)] = 2,
+    json_only: JsonOnly = False,
+) -> None:
+    """Judgements a second of math and of code in the sandbox, what hangs cost, and whether memory grows."""
+    from freerun.launch.bench_judge import bench_judge
+
+    run_to_end(bench_judge(gsm8k, humaneval, answers, many, workers, json_only), lambda: "stopped")
