@@ -13,7 +13,8 @@ class RewardConfig(Section):
     judge: JudgeSpec = knob(
         "exact",
         "exact, number, math, code, reasoning-gym, verifiers, or your own: path/to/file.py:function, given (task, "
-        "text); or a list of judges with weights and options, also format, length, overlong, model and http.",
+        "text); or a list of judges with weights and options, also format, length, overlong, model and http: see "
+        "docs/rewards.md.",
     )
     workers: int = knob(1, "How many processes judge at the same time.", ge=1)
     timeout_s: float = knob(10.0, "A judgement that takes longer is killed and its sample not trained on.", gt=0)
