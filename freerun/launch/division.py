@@ -66,6 +66,8 @@ def divide(config: RunConfig, shape: Shape, placement: Placement, evaluated: int
     all_needs = list(_needs(config, shape, placement, evaluated))
     for index, gpu in enumerate(placement.gpus):
         here = [need for need in all_needs if need.gpu == index]
+        if not here:
+            continue
         free = gpu.free - int(_SPARE * gpu.total) - _CONTEXT * len(here)
         left = free - sum(need.least for need in here)
         if left < 0:
@@ -78,10 +80,11 @@ def divide(config: RunConfig, shape: Shape, placement: Placement, evaluated: int
 
 def _needs(config: RunConfig, shape: Shape, placement: Placement, evaluated: int) -> Iterator[Need]:
     train, longest = config.train, _longest(config)
-    standing, per_token = needs.standing_bytes(shape, train) + _ROUNDING, needs.bytes_per_token(shape, train)
+    per_token = needs.bytes_per_token(shape, train)
     in_a_pass = train.micro_batch_tokens or max(needs.PASS_TOKENS, longest)
     for rank, gpu in enumerate(placement.ranks):
         if gpu is not None:
+            standing = needs.standing_bytes(shape, train, publishes=rank == 0) + _ROUNDING
             most, least = max(in_a_pass, longest), longest if train.micro_batch_tokens is None else in_a_pass
             what = f"{_gib(standing)} for weights and optimizer, then passes of up to {most:,} tokens"
             name = f"trainer {rank}" if rank else "trainer"

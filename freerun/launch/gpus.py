@@ -35,7 +35,8 @@ def chosen(listed: str, names: str | None) -> list[Gpu]:
     gpus: dict[str, Gpu] = {}
     for line in listed.strip().splitlines():
         index, uuid, name, total, free = (field.strip() for field in line.split(","))
-        gpus[index] = Gpu(uuid, name, int(total) * 2**20, int(free) * 2**20)
+        if total.isdigit() and free.isdigit():  # else its memory is the machine's, and not to be divided
+            gpus[index] = Gpu(uuid, name, int(total) * 2**20, int(free) * 2**20)
     if names is None:
         return list(gpus.values())
     found = []

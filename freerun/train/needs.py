@@ -10,16 +10,17 @@ PASS_TOKENS = 32_768
 """Tokens in a pass from which on more gain nothing."""
 
 
-def standing_bytes(shape: Shape, config: TrainConfig, publishes: bool = True) -> int:
+def standing_bytes(shape: Shape, config: TrainConfig, publishes: bool) -> int:
     """Of one rank, between two passes: weights to compute with and to learn, gradient, moments; whoever `publishes` has
     two versions more for the engines."""
-    learned = 4 + 4 + 8
-    weights = 2 + learned if not config.lora_rank else 2 + 4  # an adapter is small, but the model is loaded wide
-    weights += 2 + learned if config.advantages == "gae" else 0
-    weights += 2 if config.kl_coef else 0
+    size = _size(config)
+    copy, learned = (2 if size == 2 else 0), 4 + 4 + 8
+    weights = copy + learned if not config.lora_rank else copy + 4  # an adapter is small, but the model is loaded wide
+    weights += copy + learned if config.advantages == "gae" else 0
+    weights += size if config.kl_coef else 0
     logits = min(_LOGITS, PASS_TOKENS * shape.vocab_size)  # a chunk, its gradient, the matrix product's workspace
-    shared = shape.num_parameters * weights // config.ranks
-    return shared + (2 * 2 * shape.num_parameters if publishes else 0) + 3 * 4 * logits + _SPARE
+    published = 2 * size * shape.num_parameters if publishes else 0
+    return shape.num_parameters * weights // config.ranks + published + 3 * 4 * logits + _SPARE
 
 
 def bytes_per_token(shape: Shape, config: TrainConfig) -> int:
@@ -29,4 +30,9 @@ def bytes_per_token(shape: Shape, config: TrainConfig) -> int:
         kept = 1.3 * (4 * shape.hidden + 2 * queries + 2 * keys)
     else:
         kept = 1.1 * (6 * shape.hidden + 3 * queries + 3 * keys + 3 * shape.ffn)
-    return int(2 * kept * shape.layers)
+    return int(_size(config) * kept * shape.layers)
+
+
+def _size(config: TrainConfig) -> int:
+    """Bytes of a number that is computed with, on a GPU."""
+    return 2 if config.low_precision("cuda") else 4

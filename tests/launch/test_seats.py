@@ -48,6 +48,7 @@ def test_cuda_visible_devices_is_read_as_cuda_reads_it() -> None:
     assert seen("0,7,1") == ["GPU-aaa"]
     assert seen("") == []
     assert chosen(LISTED, "1")[0].free == 1000 * 2**20
+    assert chosen("0, GPU-aaa, GB10, [N/A], [N/A]\n", None) == []
 
 
 def test_one_gpu_is_shared() -> None:
@@ -112,6 +113,20 @@ def test_nobody_without_a_gpu_has_a_share() -> None:
     division = divide(config(), MEDIUM, place(config(), []), evaluated=1)
     assert division.share("trainer") is None
     assert str(division) == ""
+
+
+def test_a_gpu_that_nobody_uses_may_be_full() -> None:
+    full = Gpu("GPU-1", "H200", 140 * GB, 0)
+    run = config("resources.engine_gpus=[0]", "resources.trainer_gpus=[0]")
+    division = divide(run, MEDIUM, place(run, [*gpus(1), full]), evaluated=0)
+    assert {part.need.gpu for part in division.parts} == {0}
+
+
+def test_float32_takes_more() -> None:
+    run = config("train.micro_batch_tokens=8192")
+    wide = config("train.micro_batch_tokens=8192", "train.dtype=float32")
+    shares = [divide(each, MEDIUM, place(each, gpus(1)), evaluated=0).share("trainer") or 0 for each in (run, wide)]
+    assert shares[1] > 1.2 * shares[0]
 
 
 def test_what_cannot_fit_is_refused_with_the_settings_to_change() -> None:
