@@ -56,9 +56,6 @@ class Body(msgspec.Struct, kw_only=True):
     seed: int | None = None
     return_token_ids: bool = False
 
-    def wants_logprobs(self) -> bool:
-        raise NotImplementedError
-
     def stops(self) -> tuple[str, ...]:
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 

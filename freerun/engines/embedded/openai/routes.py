@@ -10,7 +10,6 @@ from fastapi import FastAPI, Request, Response
 from freerun.engines.embedded.asked import Ask, Asked, Piece
 from freerun.engines.embedded.openai.answers import ChatShape, CompletionShape, Reply, Said, Shape
 from freerun.engines.embedded.openai.requests import (
-    Body,
     ChatBody,
     CompletionBody,
     chat_prompt_of,
@@ -39,7 +38,9 @@ class Desk:
         if name not in (None, self.model):
             raise Refused(f"there is no model {name!r} here, only {self.model!r}", "model", "model_not_found", 404)
 
-    async def answer(self, request: Request, body: Body, shape: Shape, prompts: list[list[int]]) -> Response:
+    async def answer(
+        self, request: Request, body: CompletionBody | ChatBody, shape: Shape, prompts: list[list[int]]
+    ) -> Response:
         id, seed = f"{shape.prefix}-{uuid.uuid4().hex}", seed_of(body)
         asks = [
             Ask(f"{id}-{number}", prompt, sampling_of(body, prompt, self.longest, seed), body.n)
