@@ -8,14 +8,12 @@ the other, of what it does alone; taking turns, the two shares add up to one.
 import asyncio
 import json
 import os
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import msgspec
 from rich.console import Console
 from rich.table import Table
 
@@ -24,7 +22,7 @@ from freerun.core import ProcessDied
 from freerun.launch.bench_apart import Job
 from freerun.launch.gpus import visible_gpus
 from freerun.launch.mps import Mps, MpsRefused
-from freerun.launch.processes import PATIENT, describe_exit
+from freerun.launch.processes import describe_exit, end_apart, start_apart
 from freerun.launch.scratch import scratch_folder
 
 SMALL = Job("4m", rows=8, prompt=32, answer=64, sequences=2, length=128)
@@ -85,23 +83,14 @@ class Worker:
 async def working(name: str, job: Job, environment: Environment, logs: Path) -> AsyncIterator[Worker]:
     """A process at work; it is ended with the block, and with us."""
     log = logs / f"{name}.log"
-    with log.open("wb") as errors:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "freerun.launch.bench_apart", name, msgspec.json.encode(job).decode()),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=errors,
-            start_new_session=True,  # a Ctrl-C in the terminal is for the parent alone
-            env=os.environ | {"OMP_NUM_THREADS": str(job.threads)} | PATIENT | environment,
-        )
+    threads = {"OMP_NUM_THREADS": str(job.threads)}
+    process = await start_apart("freerun.launch.bench_apart", name, job, log, threads | environment)
     worker = Worker(name, log, process)
     try:
         async with background(worker.follow()):
             yield worker
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        await end_apart(process)
 
 
 async def rates(job: Job, seconds: float, logs: Path, environments: dict[str, Environment]) -> dict[str, float]:

@@ -36,7 +36,7 @@ from freerun.engines.embedded.engine import EmbeddedEngine
 from freerun.launch.child import follow_the_parent
 from freerun.launch.demo import LETTERS, write_tasks
 from freerun.launch.prepare import Prepared, example_of, prepare, prepare_sft
-from freerun.launch.processes import describe_exit
+from freerun.launch.processes import describe_exit, end_apart, start_apart
 from freerun.launch.progress import counting
 from freerun.launch.staleness_picture import Line, picture
 from freerun.launch.tiny import make_model
@@ -305,15 +305,7 @@ async def _child(job: WarmUp | Run, room: asyncio.Semaphore, stepped: Callable[[
     what = kind if isinstance(job, WarmUp) else f"{job.objective}-{job.eta}"
     log = Path(job.folder) / f"{what}.log"
     async with room:
-        with log.open("wb") as errors:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "freerun.launch.bench_staleness", kind, msgspec.json.encode(job).decode()),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=errors,
-                start_new_session=True,  # a Ctrl-C in the terminal is for the parent alone
-                env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
-            )
+        process = await start_apart("freerun.launch.bench_staleness", kind, job, log, {"OMP_NUM_THREADS": "1"})
         assert process.stdout
         try:
             last = b""
@@ -327,9 +319,7 @@ async def _child(job: WarmUp | Run, room: asyncio.Semaphore, stepped: Callable[[
                 raise ProcessDied(f"the process of {what}, seed {job.seed}, {how}", tail)
             return last
         finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+            await end_apart(process)
 
 
 def show(outcomes: list[Outcome], starts: list[float], steps: int, lr: float, out: Path, json_only: bool) -> None:

@@ -17,9 +17,8 @@ from freerun.core import ProcessDied
 
 _END_S = 2.0
 """How long a process may take to end before it is killed."""
-PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
-"""Threads that spin while they wait take the cores from the other processes."""
-_ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"} | PATIENT
+_ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+"""The last: threads that spin while they wait take the cores from the other processes."""
 
 
 @dataclass
@@ -100,6 +99,28 @@ class Processes:
 
 def describe_exit(code: int) -> str:
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+
+
+async def start_apart(
+    module: str, kind: str, settings: Any, log: Path, environment: Mapping[str, str]
+) -> asyncio.subprocess.Process:
+    """`python -m MODULE KIND SETTINGS`, for benchmarks: its lines come to us, its complaints go to `log`. It should end
+    when its standard input closes."""
+    with log.open("wb") as errors:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", module, kind, msgspec.json.encode(settings).decode()),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,  # a Ctrl-C in the terminal is for us alone
+            env=os.environ | _ENVIRONMENT | dict(environment),
+        )
+
+
+async def end_apart(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.kill()
+        await process.wait()
 
 
 async def _read_all(fd: int) -> str:
