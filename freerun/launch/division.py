@@ -7,7 +7,7 @@ from freerun.config.tree import RunConfig
 from freerun.core import ConfigError
 from freerun.engines.embedded import memory
 from freerun.launch.gpus import Gpu
-from freerun.launch.placement import Placement
+from freerun.launch.placement import Placement, rank_name
 from freerun.models.shape import Shape
 from freerun.train import needs
 
@@ -87,8 +87,7 @@ def _needs(config: RunConfig, shape: Shape, placement: Placement, evaluated: int
             standing = needs.standing_bytes(shape, train, publishes=rank == 0) + _ROUNDING
             most, least = max(in_a_pass, longest), longest if train.micro_batch_tokens is None else in_a_pass
             what = f"{_gib(standing)} for weights and optimizer, then passes of up to {most:,} tokens"
-            name = f"trainer {rank}" if rank else "trainer"
-            yield Need(name, gpu, standing + least * per_token, standing + most * per_token, what)
+            yield Need(rank_name(rank), gpu, standing + least * per_token, standing + most * per_token, what)
     for index, gpu in enumerate(placement.engines):
         if gpu is not None:
             yield _engine(f"engine {index}", gpu, placement, config, shape, config.engine.max_running)

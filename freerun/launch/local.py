@@ -18,6 +18,7 @@ from freerun.core import EngineError, FreerunError, Sample, TrainerError
 from freerun.engines.http import HttpEngine
 from freerun.launch.child import EngineSettings, TrainerSettings
 from freerun.launch.keeper import Keeper, saved
+from freerun.launch.placement import rank_name
 from freerun.launch.prepare import Prepared, example_of
 from freerun.launch.processes import Processes
 from freerun.launch.recorder import Recorder
@@ -106,11 +107,10 @@ async def start_trainer(
         rendezvous=str(scratch / "ranks"),
     )
     ranks = [replace(first, rank=rank, memory_share=seat.share) for rank, seat in enumerate(given)]
-    names = ["trainer", *(f"trainer {rank}" for rank in range(1, len(ranks)))]
     endpoint, *_ = await together(
         *(
-            processes.start(name, "trainer", settings, config.train.threads, seat.environment)
-            for name, settings, seat in zip(names, ranks, given, strict=True)
+            processes.start(rank_name(settings.rank), "trainer", settings, config.train.threads, seat.environment)
+            for settings, seat in zip(ranks, given, strict=True)
         )
     )
     return endpoint

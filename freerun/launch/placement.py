@@ -51,3 +51,8 @@ def place(config: RunConfig, gpus: list[Gpu], generates: bool = True) -> Placeme
     count = (resources.engines or max(len(engine), 1)) if generates else 0
     engines = [engine[i % len(engine)] if engine else None for i in range(count)]
     return Placement(gpus, engines, list(trainer[:num_ranks]) or [None] * num_ranks, engine[0] if engine else None)
+
+
+def rank_name(rank: int) -> str:
+    """What a trainer's process is called."""
+    return f"trainer {rank}" if rank else "trainer"

@@ -11,7 +11,7 @@ from pathlib import Path
 from freerun.launch.division import Division, divide
 from freerun.launch.gpus import visible_gpus
 from freerun.launch.mps import Mps, MpsRefused
-from freerun.launch.placement import Placement, place
+from freerun.launch.placement import Placement, place, rank_name
 from freerun.launch.prepare import Prepared
 
 
@@ -52,8 +52,8 @@ async def seats(
                 mps = await stack.enter_async_context(Mps(folder / "mps"))
             except MpsRefused as why:
                 note(
-                    f"no MPS ({why}): engine and trainer take turns on the GPU, where at the same time they would do "
-                    "about half as much again"
+                    f"no MPS ({why}): engine and trainer take turns on the GPU, which cost up to two fifths of what "
+                    "both did where we measured it"
                 )
 
         def seat(name: str, sees: list[int], first: bool) -> Seat:
@@ -62,9 +62,6 @@ async def seats(
 
         yield Seats(
             [seat(f"engine {i}", placement.engine_sees(gpu), True) for i, gpu in enumerate(placement.engines)],
-            [
-                seat(f"trainer {rank}" if rank else "trainer", [] if gpu is None else [gpu], False)
-                for rank, gpu in enumerate(placement.ranks)
-            ],
+            [seat(rank_name(rank), [] if gpu is None else [gpu], False) for rank, gpu in enumerate(placement.ranks)],
             seat("evaluator", placement.engine_sees(placement.evaluator), False) if evaluates else None,
         )
