@@ -44,7 +44,7 @@ def bench_async(
     etas: Annotated[
         str | None,
         typer.Option(
-            help="Staleness bounds η to run; the first of them is what the others are compared with. Without it: "
+            help="Staleness bounds η to run; the smallest is what the others are compared with. Without it: "
             "0,1,2,4,8 on a GPU, 0,1,4 on a CPU.",
             show_default=False,
         ),

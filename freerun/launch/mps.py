@@ -90,7 +90,7 @@ def _until_closed(closed: threading.Event) -> None:
 
 
 def _try(environment: dict[str, str], daemon: "subprocess.Popen[bytes]") -> str:
-    """A process of its own, under the daemon: a context on the GPU, and memory there."""
+    """A process of its own: a context on the GPU, memory there, and a server of the daemon that it goes through."""
     deadline_s, why = time.monotonic() + _START_S, "it did not start"
     while time.monotonic() < deadline_s and daemon.poll() is None:
         try:
@@ -123,17 +123,26 @@ def use_the_gpu() -> None:
     ):
         if code := getattr(cuda, call)(*arguments):
             sys.exit(f"{call} gave {code}")
+    if not _ask("get_server_list", dict(os.environ)).strip():
+        sys.exit("the GPU works, but not through it")
 
 
 def _end(daemon: "subprocess.Popen[bytes]", folder: Path, environment: dict[str, str]) -> None:
     """Ask, then insist, on whatever the daemon has started too."""
     with suppress(subprocess.TimeoutExpired):
-        subprocess.run([_DAEMON], input=b"quit -t 1\n", env=environment, capture_output=True, timeout=_END_S)
+        _ask("quit -t 1", environment)
         daemon.wait(_END_S)
     for process in running_daemons(folder):
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
     daemon.wait()
+
+
+def _ask(command: str, environment: dict[str, str]) -> bytes:
+    """What the daemon of these folders replies."""
+    return subprocess.run(
+        [_DAEMON], input=f"{command}\n".encode(), env=environment, capture_output=True, timeout=_END_S
+    ).stdout
 
 
 def running_daemons(folder: Path) -> list[int]:

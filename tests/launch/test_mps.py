@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from freerun.launch.mps import Mps, MpsRefused, running_daemons
+from freerun.launch.mps import Mps, MpsRefused, running_daemons, use_the_gpu
 
 KEEPER = """
 import sys
@@ -65,6 +65,24 @@ def test_where_cuda_does_not_work_the_reason_is_told_and_nothing_is_left(daemon:
     with pytest.raises(MpsRefused, match=r"libcuda|CUDA fails"):
         asyncio.run(attempt())
     assert running_daemons(daemon) == []
+
+
+@pytest.mark.parametrize(("servers", "through_it"), [("", False), ("4711", True)])
+def test_a_gpu_that_works_without_the_daemon_is_not_enough(
+    servers: str, through_it: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a stand-in for the driver's library, whose every call succeeds."""
+    library = type("Library", (), {"__getattr__": lambda self, name: lambda *arguments: 0})
+    monkeypatch.setattr("ctypes.CDLL", lambda name: library())
+    program = tmp_path / "nvidia-cuda-mps-control"
+    program.write_text(f"#!/bin/sh\necho {servers}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    if through_it:
+        use_the_gpu()
+    else:
+        with pytest.raises(SystemExit, match="not through it"):
+            use_the_gpu()
 
 
 def test_without_the_program_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
