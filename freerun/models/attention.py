@@ -5,11 +5,15 @@ G = H / K query heads that share a key/value head.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from inspect import signature
+from itertools import accumulate, groupby
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from freerun.models.decoder import Attend
@@ -21,20 +25,49 @@ _ROUND = 512
 """Lengths are padded to multiples of this for cuDNN, which takes its time over every length it has not seen."""
 
 
-def packed_attention(lengths: Sequence[int], device: torch.device, dtype: torch.dtype) -> Attend:
-    """Sequences one after another, each token looking at its own sequence up to itself."""
+def packed_attention(
+    lengths: Sequence[int], device: torch.device, dtype: torch.dtype, prefixes: Sequence[range] | None = None
+) -> Attend:
+    """Sequences one after another, each token looking at its own sequence up to itself; and before that at its
+    sequence's prefix, rows of an earlier sequence: several that begin alike have their beginning once."""
     if device.type == "cuda" and dtype in (torch.bfloat16, torch.float16):
-        return GpuPackedAttention(lengths, device)
-    return PackedAttention(lengths, device)
+        return GpuPackedAttention(lengths, device, prefixes)
+    return PackedAttention(lengths, device, prefixes)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Where a sequence is among the rows."""
+
+    prefix: range
+    own: range
+
+    def __len__(self) -> int:
+        return len(self.prefix) + len(self.own)
+
+    def all(self) -> np.ndarray:
+        return np.concatenate((np.arange(self.prefix.start, self.prefix.stop), self.mine()))
+
+    def mine(self) -> np.ndarray:
+        return np.arange(self.own.start, self.own.stop)
+
+
+def _rows(lengths: Sequence[int], prefixes: Sequence[range] | None) -> list[_Rows]:
+    ends = list(accumulate(lengths))
+    owned = [range(end - length, end) for end, length in zip(ends, lengths, strict=True)]
+    return [_Rows(prefix, own) for prefix, own in zip(prefixes or [range(0)] * len(owned), owned, strict=True)]
 
 
 class PackedAttention:
     """In plain torch. Sequences of similar length are attended together: they are gathered into one padded block for
     the attention alone, where the causal mask already hides the padding behind each sequence."""
 
-    def __init__(self, lengths: Sequence[int], device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, lengths: Sequence[int], device: torch.device | str = "cpu", prefixes: Sequence[range] | None = None
+    ) -> None:
         self._buckets = [
-            (gather.to(device), kept.to(device), back.to(device)) for gather, kept, back in _buckets(lengths)
+            (gather.to(device), kept.to(device), back.to(device))
+            for gather, kept, back in map(_indices, _buckets(_rows(lengths, prefixes)))
         ]
         self._back_T = torch.cat([places for _, _, places in self._buckets]).argsort()
 
@@ -53,77 +86,109 @@ class PackedAttention:
 class GpuPackedAttention:
     """Long sequences one by one through cuDNN; what lies between them through one variable-length kernel."""
 
-    def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
-        self._stretches: list[tuple[int, int, Tensor | None, int]] = []
-        """First and last token; for a stretch of short sequences, their bounds and the longest."""
-        start, short = 0, list[int]()
-        for length in [*lengths, LONG]:
-            if length < LONG:
-                short.append(length)
-                continue
-            if short:
-                bounds = torch.tensor([0, *short], dtype=torch.int32).cumsum(0, dtype=torch.int32).to(device)
-                self._stretches.append((start, start + sum(short), bounds, max(short)))
-                start += sum(short)
-                short = []
-            self._stretches.append((start, start + length, None, length))
-            start += length
-        self._stretches.pop()  # the sentinel
+    def __init__(self, lengths: Sequence[int], device: torch.device, prefixes: Sequence[range] | None = None) -> None:
+        self._stretches: list[_Short | _Long] = []
+        for is_long, group in groupby(_rows(lengths, prefixes), lambda rows: len(rows) >= LONG):
+            stretch = list(group)
+            self._stretches += [_Long(rows, device) for rows in stretch] if is_long else [_Short(stretch, device)]
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
-        reads = []
-        for start, end, bounds, longest in self._stretches:
-            stretch = q_THD[start:end], k_TKD[start:end], v_TKD[start:end]
-            reads.append(_alone(*stretch) if bounds is None else _varlen(*stretch, bounds, longest))
+        reads = [stretch(q_THD, k_TKD, v_TKD) for stretch in self._stretches]
         return reads[0] if len(reads) == 1 else torch.cat(reads)
 
 
-def _varlen(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, bounds: Tensor, longest: int) -> Tensor:
-    from torch.nn.attention.varlen import varlen_attn
+class _Short:
+    """Sequences through the variable-length kernel. Its causal mask is aligned to the end of a sequence, so queries may
+    be fewer than keys: what lies before is the prefix, whose keys and values are gathered for each who shares it."""
 
-    how: dict[str, Any] = {"window_size": (-1, 0)}
-    if "enable_gqa" in signature(varlen_attn).parameters:  # torch 2.11 shares key/value heads without being told
-        how["enable_gqa"] = True
-    read = varlen_attn(q_THD, k_TKD, v_TKD, bounds, bounds, longest, longest, **how)
-    assert isinstance(read, Tensor)
-    return read
+    def __init__(self, sequences: list[_Rows], device: torch.device) -> None:
+        self._mine = slice(sequences[0].own.start, sequences[-1].own.stop)
+        self._q_bounds, self._longest_q = _bounds([len(rows.own) for rows in sequences], device)
+        self._k_bounds, self._longest_k = _bounds([len(rows) for rows in sequences], device)
+        shares = any(rows.prefix for rows in sequences)
+        self._gather = _joined([rows.all() for rows in sequences]).to(device) if shares else None
 
+    def __call__(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+        from torch.nn.attention.varlen import varlen_attn
 
-def _alone(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
-    """One sequence, padded behind its end, where the causal mask hides it."""
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    length = len(q_THD)
-    padding = -length % _ROUND
-    q, k, v = (F.pad(x, (0, 0, 0, 0, 0, padding))[None].transpose(1, 2) for x in (q_THD, k_TKD, v_TKD))
-    with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH], set_priority=True):
-        read = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-    return read.transpose(1, 2)[0, :length]
-
-
-def _buckets(lengths: Sequence[int]) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """For each bucket: where to gather (N × L), which gathered places are real, and where those go back to.
-
-    A sequence joins a bucket while padding it to the bucket's longest wastes under a quarter.
-    """
-    starts = [0]
-    for length in lengths:
-        starts.append(starts[-1] + length)
-    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-    buckets: list[list[int]] = []
-    for sequence in order:
-        if buckets and lengths[sequence] * 4 >= lengths[buckets[-1][0]] * 3:
-            buckets[-1].append(sequence)
+        if self._gather is None:
+            k, v = k_TKD[self._mine], v_TKD[self._mine]
         else:
-            buckets.append([sequence])
-    return [_indices(bucket, starts, lengths) for bucket in buckets]
+            k, v = gathered(k_TKD, self._gather), gathered(v_TKD, self._gather)
+        how: dict[str, Any] = {"window_size": (-1, 0)}
+        if "enable_gqa" in signature(varlen_attn).parameters:  # torch 2.11 shares key/value heads without being told
+            how["enable_gqa"] = True
+        bounds = self._q_bounds, self._k_bounds, self._longest_q, self._longest_k
+        read = varlen_attn(q_THD[self._mine], k, v, *bounds, **how)
+        assert isinstance(read, Tensor)
+        return read
 
 
-def _indices(bucket: list[int], starts: list[int], lengths: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-    longest = lengths[bucket[0]]
-    first_N1 = torch.tensor([starts[i] for i in bucket])[:, None]
-    length_N1 = torch.tensor([lengths[i] for i in bucket])[:, None]
-    column_L = torch.arange(longest)
-    gather_NL = first_N1 + torch.minimum(column_L, length_N1 - 1)
-    kept = (column_L < length_N1).flatten().nonzero().squeeze(1)
-    return gather_NL, kept, gather_NL.flatten()[kept]
+class _Long:
+    """One sequence, padded behind its end, where the causal mask hides it. A prefix is attended again and forgotten."""
+
+    def __init__(self, rows: _Rows, device: torch.device) -> None:
+        self._mine = slice(rows.own.start, rows.own.stop)
+        self._gather = torch.from_numpy(rows.all()).to(device) if rows.prefix else None
+        self._own = slice(len(rows.prefix), len(rows))
+        self._padding = -len(rows) % _ROUND
+
+    def __call__(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        whole = [x[self._mine] if self._gather is None else gathered(x, self._gather) for x in (q_THD, k_TKD, v_TKD)]
+        q, k, v = (F.pad(x, (0, 0, 0, 0, 0, self._padding))[None].transpose(1, 2) for x in whole)
+        with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH], set_priority=True):
+            read = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return read.transpose(1, 2)[0, self._own]
+
+
+def _bounds(lengths: list[int], device: torch.device) -> tuple[Tensor, int]:
+    """Where each begins and the last ends; and the longest."""
+    return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32).to(device), max(lengths)
+
+
+def gathered(x: Tensor, rows: Tensor) -> Tensor:
+    """x[rows]. The gradient of a row that is there many times is summed in float32."""
+    result: Tensor = _Gathered.apply(x, rows)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, rows: Tensor) -> Tensor:
+        ctx.save_for_backward(rows)
+        ctx.count = len(x)
+        return x[rows]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (rows,) = ctx.saved_tensors
+        total = grad.new_zeros(ctx.count, *grad.shape[1:], dtype=torch.float32)
+        return total.index_add_(0, rows, grad.float()).to(grad.dtype), None
+
+
+def _buckets(sequences: list[_Rows]) -> list[list[_Rows]]:
+    """A sequence joins a bucket while padding it to the bucket's longest wastes under a quarter."""
+    buckets: list[list[_Rows]] = []
+    for rows in sorted(sequences, key=lambda rows: -len(rows)):
+        if buckets and len(rows) * 4 >= len(buckets[-1][0]) * 3:
+            buckets[-1].append(rows)
+        else:
+            buckets.append([rows])
+    return buckets
+
+
+def _indices(bucket: list[_Rows]) -> tuple[Tensor, Tensor, Tensor]:
+    """Where to gather (N × L), which gathered places are the sequences' own, and where those go back to."""
+    longest = len(bucket[0])
+    gather_NL = np.zeros((len(bucket), longest), np.int64)
+    for row, rows in zip(gather_NL, bucket, strict=True):
+        row[: len(rows)] = rows.all()
+    own = [np.arange(len(rows.prefix), len(rows)) + n * longest for n, rows in enumerate(bucket)]
+    return torch.from_numpy(gather_NL), _joined(own), _joined([rows.mine() for rows in bucket])
+
+
+def _joined(rows: list[np.ndarray]) -> Tensor:
+    return torch.from_numpy(np.concatenate(rows))

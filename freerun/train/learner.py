@@ -30,7 +30,7 @@ from freerun.train.losses.corrections import correct
 from freerun.train.losses.kl import kl_estimate
 from freerun.train.losses.presets import bounds, resolve
 from freerun.train.models import CriticModel, PolicyModel
-from freerun.train.packing import Packed, dealt, num_trained, pack, untrained
+from freerun.train.packing import Packed, bundles, dealt, num_trained, pack, untrained
 from freerun.train.proximal import proximal_logprobs
 from freerun.train.ranks import ALONE, Ranks
 from freerun.train.speed import Speed
@@ -79,6 +79,10 @@ class Learner:
     def decoder(self) -> Decoder:
         return decoder_of(self.policy.module)
 
+    def warm_up(self) -> None:
+        """Find out now how long a pass may be, which compiles on a GPU: nobody waits for it yet."""
+        _ = self._micro_batch_tokens
+
     def step(self, batch: Batch) -> StepResult:
         """Reinforcement learning on a batch of groups."""
         if batch.version != self.version:
@@ -98,7 +102,8 @@ class Learner:
                 self._forget_gradients()
         phases.end("learn")
         self.version += 1
-        metrics = diagnostics.result() | speed.of([s.tokens for s in batch.samples], phases.ended)
+        computed = sum(len(micro.tokens_T) for minibatch in plan for micro in minibatch)
+        metrics = diagnostics.result() | speed.of([s.tokens for s in batch.samples], computed, phases.ended)
         return StepResult(self.version, metrics, phases.ended, self._health.warnings(metrics))
 
     def sft(self, examples: Sequence[Sample]) -> StepResult:
@@ -182,13 +187,17 @@ class Learner:
     ) -> Iterator[Packed]:
         """This rank's micro-batches of those samples; `weights` go with `indices`, `advantage` with `samples`. One that
         is empty, so that all ranks have as many, is a short sample of which no token is trained."""
-        lengths = [len(samples[i].tokens) for i in indices]
-        for micro in dealt(lengths, self._micro_batch_tokens, self._ranks.size)[self._ranks.rank]:
-            chosen, count = [indices[i] for i in micro], [weights[i] for i in micro]
-            if chosen:
-                packed = pack([samples[i] for i in chosen], [advantage[i] for i in chosen], count)
+        ranks, capacity = self._ranks.size, self._micro_batch_tokens
+        among = [samples[i] for i in indices]
+        share = -(-sum(len(sample.tokens) for sample in among) // ranks)
+        together = bundles(among, min(capacity, share))
+        for micro in dealt([bundle.load for bundle in together], capacity, ranks)[self._ranks.rank]:
+            places = [place for i in micro for place in together[i].samples]
+            if places:
+                counts = [weights[place] for place in places]
+                packed = pack([among[place] for place in places], [advantage[indices[p]] for p in places], counts)
             else:
-                packed = pack([untrained(samples[min(indices, key=lambda i: len(samples[i].tokens))])])
+                packed = pack([untrained(min(among, key=lambda sample: len(sample.tokens)))])
             yield packed.to(self._device)
 
     def _advantages(self, batch: Batch) -> list[float]:

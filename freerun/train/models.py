@@ -50,7 +50,7 @@ class CriticModel(nn.Module):
 def hidden_states(decoder: Decoder, micro: Packed) -> Tensor:
     """At the positions that predict trained tokens."""
     weight = decoder.embed.weight
-    attend = packed_attention(micro.lengths, weight.device, weight.dtype)
+    attend = packed_attention(micro.lengths, weight.device, weight.dtype, micro.prefixes)
     hidden_T: Tensor = decoder(micro.tokens_T, micro.positions_T, attend)
     return hidden_T[micro.rows_A]
 

@@ -1,4 +1,4 @@
-"""Sequences into padding-free micro-batches.
+"""Sequences into padding-free micro-batches. Answers to the same prompt that go together have it once.
 
 Shapes: T tokens of all sequences in a row; A trained tokens among them (those with a loss); S sequences.
 """
@@ -14,7 +14,7 @@ from freerun.core import Sample
 
 
 def micro_batches(lengths: Sequence[int], capacity: int, least: int = 1) -> list[list[int]]:
-    """The paper's Algorithm 1: which sequences go together, so that none exceeds `capacity` tokens.
+    """The paper's Algorithm 1: which sequences (or bundles) go together, so that none exceeds `capacity` tokens.
 
     Longest first; a new micro-batch is opened while there are fewer than `least`, or when the sequence fits nowhere;
     otherwise it joins the fitting one that holds the fewest sequences. A sequence longer than the capacity is alone.
@@ -47,12 +47,47 @@ def dealt(lengths: Sequence[int], capacity: int, ranks: int) -> list[list[list[i
 
 
 @dataclass(slots=True)
+class Bundle:
+    """Samples with the same prompt, which should stay together: it is computed once for all of them."""
+
+    samples: list[int]
+    load: int
+    """What it takes of a micro-batch's capacity, in tokens. Who shares a prompt still has its keys and values to
+    himself while he looks at them: a quarter of a token's memory at most."""
+
+
+def bundles(samples: Sequence[Sample], capacity: int) -> list[Bundle]:
+    """As many samples together as an eighth of a micro-batch holds, so that bundles still fill micro-batches evenly."""
+    result: list[Bundle] = []
+    growing: dict[tuple[int, ...], Bundle] = {}
+    for index, sample in enumerate(samples):
+        prompt, length = tuple(prompt_of(sample)), len(sample.tokens)
+        more = length - len(prompt) * 3 // 4
+        bundle = growing.get(prompt)
+        if bundle and prompt and 8 * (bundle.load + more) <= capacity:
+            bundle.samples.append(index)
+            bundle.load += more
+        else:
+            growing[prompt] = Bundle([index], length)
+            result.append(growing[prompt])
+    return result
+
+
+def prompt_of(sample: Sample) -> list[int]:
+    """What comes before the first token with a loss; nothing, where there is none."""
+    return sample.tokens[: sample.loss_mask.index(True)] if True in sample.loss_mask else []
+
+
+@dataclass(slots=True)
 class Packed:
     """One micro-batch. `rows_A` are the positions whose hidden state predicts the trained tokens `targets_A`."""
 
     tokens_T: Tensor
     positions_T: Tensor
     lengths: list[int]
+    """Tokens that each sequence has among these, its prefix aside."""
+    prefixes: list[range]
+    """Where the tokens before them are: empty, or the prompt of an earlier sequence with the same one."""
     rows_A: Tensor
     targets_A: Tensor
     behavior_A: Tensor
@@ -93,10 +128,11 @@ def pack(
 
     Advantage and weight are those of each token of a sequence; without them, 0 and 1.
     """
-    lengths = [len(sample.tokens) for sample in samples]
+    prefixes = _shared(samples)
+    lengths = [len(sample.tokens) - len(prefix) for sample, prefix in zip(samples, prefixes, strict=True)]
     starts = np.cumsum([0, *lengths[:-1]])
     trained = [np.flatnonzero(sample.loss_mask[1:]) for sample in samples]
-    counts = [len(rows) for rows in trained]
+    counts = [len(at) for at in trained]
 
     def picked(per_token: Sequence[Sequence[float]], dtype: type) -> np.ndarray:
         return np.concatenate([np.array(row, dtype)[at + 1] for row, at in zip(per_token, trained, strict=True)])
@@ -104,20 +140,39 @@ def pack(
     def spread(per_sequence: Sequence[float]) -> Tensor:
         return torch.from_numpy(np.repeat(np.array(per_sequence, np.float32), counts))
 
-    tokens_T = torch.from_numpy(np.concatenate([np.array(sample.tokens, np.int64) for sample in samples]))
-    rows_A = torch.from_numpy(np.concatenate([start + at for start, at in zip(starts, trained, strict=True)]))
+    own_tokens = [sample.tokens[len(prefix) :] for sample, prefix in zip(samples, prefixes, strict=True)]
+    positions = [np.arange(len(p), len(p) + length) for p, length in zip(prefixes, lengths, strict=True)]
+    rows = [start + at - len(prefix) for start, at, prefix in zip(starts, trained, prefixes, strict=True)]
+    for prefix, places in zip(prefixes, rows, strict=True):
+        if prefix:
+            places[0] = prefix[-1]  # the first token with a loss is predicted by the prompt's last
     return Packed(
-        tokens_T=tokens_T,
-        positions_T=torch.cat([torch.arange(length) for length in lengths]),
+        tokens_T=torch.from_numpy(np.concatenate([np.array(tokens, np.int64) for tokens in own_tokens])),
+        positions_T=torch.from_numpy(np.concatenate(positions)),
         lengths=lengths,
-        rows_A=rows_A,
-        targets_A=tokens_T[rows_A + 1],
+        prefixes=prefixes,
+        rows_A=torch.from_numpy(np.concatenate(rows)),
+        targets_A=torch.from_numpy(picked([sample.tokens for sample in samples], np.int64)),
         behavior_A=torch.from_numpy(picked([sample.behavior_logprobs for sample in samples], np.float32)),
         advantages_A=spread(advantages or [0.0] * len(samples)),
         versions_A=torch.from_numpy(picked([sample.versions for sample in samples], np.int64)),
         sequence_A=torch.from_numpy(np.repeat(np.arange(len(samples)), counts)),
         weights_A=spread(weights or [1.0] * len(samples)),
     )
+
+
+def _shared(samples: Sequence[Sample]) -> list[range]:
+    """For each sample, where an earlier one has the same prompt among the tokens of all; empty where none has."""
+    prefixes: list[range] = []
+    prompts: dict[tuple[int, ...], range] = {}
+    start = 0
+    for sample in samples:
+        prompt = tuple(prompt_of(sample))
+        prefix = prompts.get(prompt, range(0))
+        prompts.setdefault(prompt, range(start, start + len(prompt)))
+        prefixes.append(prefix)
+        start += len(sample.tokens) - len(prefix)
+    return prefixes
 
 
 def num_trained(sample: Sample) -> int:

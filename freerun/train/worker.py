@@ -51,6 +51,7 @@ class Worker:
         self._checkpoints = CheckpointWriter(config.keep, ranks)
         if checkpoint:
             load_checkpoint(checkpoint, self._learner, ranks)
+        self._learner.warm_up()
         self.step = self._learner.step
         self.sft = self._learner.sft
         self.score = self._learner.score

@@ -94,6 +94,24 @@ def test_long_sequences_among_short_ones() -> None:
     assert (got.float() - expected).norm() / expected.norm() < 0.01
 
 
+def test_a_shared_prefix_short_and_long() -> None:
+    lengths = [300, 20, LONG + 5, 7, 1, LONG, 40]
+    prefixes = [range(0), range(0, 250), range(0), range(320, 330), range(0, 250), range(0, 250), range(0)]
+
+    def read(kind: type, dtype: torch.dtype) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        qkv = [torch.randn(sum(lengths), heads, 64, device="cuda").bfloat16() for heads in (4, 2, 2)]
+        q, k, v = (x.to(dtype).requires_grad_() for x in qkv)
+        out = kind(lengths, q.device, prefixes)(0, q, k, v)
+        torch.autograd.backward((out * torch.linspace(-1, 1, 64, device="cuda").to(dtype)).sum())
+        return [out.detach(), *(x.grad for x in (q, k, v) if x.grad is not None)]
+
+    for got, expected in zip(
+        read(GpuPackedAttention, torch.bfloat16), read(PackedAttention, torch.float32), strict=True
+    ):
+        assert (got.float() - expected).norm() / expected.norm() < 0.01
+
+
 def test_the_budget_is_found() -> None:
     learner = Learner(decoder(), TrainConfig(compile=False))
     assert learner._micro_batch_tokens >= 2048

@@ -1,10 +1,14 @@
 """Algorithm 1 and packing."""
 
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from freerun.core import FinishReason, Sample
-from freerun.train.packing import micro_batches, pack
+from freerun.models.decoder import Decoder, initialise
+from freerun.models.shape import Shape
+from freerun.train.models import PolicyModel
+from freerun.train.packing import bundles, micro_batches, pack
 
 
 def test_algorithm_1_by_hand() -> None:
@@ -37,3 +41,57 @@ def test_a_trained_token_is_predicted_by_the_one_before() -> None:
     assert packed.targets_A.tolist() == [7, 8, 8]
     assert packed.advantages_A.tolist() == [1.5, 1.5, -0.5]
     assert packed.versions_A.tolist() == [3, 4, 2]
+
+
+def answered(prompt: list[int], answer: list[int], *later: int) -> Sample:
+    """An answer to a prompt; `later` are tokens after it that somebody else wrote, and another one of ours."""
+    tokens = [*prompt, *answer, *later]
+    mask = [False] * len(prompt) + [True] * len(answer) + [i == len(later) - 1 for i in range(len(later))]
+    return Sample(tokens, mask, [-0.5] * len(tokens), [0] * len(tokens), FinishReason.STOP)
+
+
+def test_a_prompt_is_there_once() -> None:
+    packed = pack([answered([5, 6, 7], [1, 2]), answered([5, 6], [3]), answered([5, 6, 7], [4, 8]), answered([], [9])])
+    assert packed.tokens_T.tolist() == [5, 6, 7, 1, 2, 5, 6, 3, 4, 8, 9]
+    assert packed.positions_T.tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0]
+    assert packed.prefixes == [range(0), range(0), range(0, 3), range(0)]
+    assert packed.rows_A.tolist() == [2, 3, 6, 2, 8]
+    assert packed.targets_A.tolist() == [1, 2, 3, 4, 8]
+
+
+def test_sharing_a_prompt_changes_nothing() -> None:
+    shape = Shape("qwen3", vocab_size=64, hidden=32, layers=2, heads=4, kv_heads=2, head_dim=8, ffn=48, tied=True)
+    decoder = Decoder(shape)
+    initialise(decoder, seed=1, std=0.3)
+    model = PolicyModel(decoder.double(), temperature=1.0)
+    long = list(range(3, 40))
+    samples = [
+        answered(long, [1, 2, 3]),
+        answered([7, 8], [9]),
+        answered(long, [4], 50, 51, 52),
+        answered(long, list(range(10, 30))),
+        answered([7, 8], [9, 1]),
+    ]
+
+    def learned(groups: list[list[Sample]]) -> tuple[torch.Tensor, torch.Tensor]:
+        model.zero_grad()
+        logprobs = torch.cat([model(pack(group))[0] for group in groups])
+        torch.autograd.backward((logprobs * torch.linspace(-1, 2, len(logprobs))).sum())
+        return logprobs.detach(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+    shared, alone = learned([samples]), learned([[sample] for sample in samples])
+    for one, other in zip(shared, alone, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+    assert len(pack(samples).tokens_T) == sum(len(sample.tokens) for sample in samples) - 2 * len(long) - 2
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 30)), min_size=1, max_size=60), st.integers(1, 800))
+def test_bundles_hold_every_sample_once_with_its_likes(answers: list[tuple[int, int]], capacity: int) -> None:
+    samples = [answered([kind] * (5 * kind), [9] * length) for kind, length in answers]
+    found = bundles(samples, capacity)
+    assert sorted(i for bundle in found for i in bundle.samples) == list(range(len(samples)))
+    for bundle in found:
+        inside = [samples[i] for i in bundle.samples]
+        assert len({answers[i][0] for i in bundle.samples}) == 1
+        assert 8 * bundle.load <= capacity or len(inside) == 1
+        assert bundle.load >= len(pack(inside).tokens_T)
