@@ -10,7 +10,8 @@ its version on the device, written last, and the subscriber checks it before and
 
 import base64
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,33 +21,87 @@ from torch.multiprocessing.reductions import reduce_tensor
 from freerun.core import Version, WeightsError
 from freerun.weights.base import WeightsHandle
 
-_STAMP = "__version__"
+NONE: Version = -1
+_ALIGNED = 512
+"""Bytes that each tensor begins at a multiple of."""
 _DEVICE = 6
 """Where the number of the GPU is among the arguments that rebuild a tensor."""
 
 
+@dataclass(frozen=True)
+class _Place:
+    """Where a tensor is among the bytes of a version."""
+
+    start: int
+    end: int
+    dtype: torch.dtype
+    shape: torch.Size
+
+
+class Flat:
+    """A version's tensors in one stretch of memory: to hand it over is one copy, and not one for each tensor, between
+    which a busy process would wait for its other threads."""
+
+    def __init__(self, layout: dict[str, _Place], memory: Tensor) -> None:
+        self.layout = layout
+        self.memory = memory
+        self.tensors = {
+            name: self.memory[place.start : place.end].view(place.dtype).view(place.shape)
+            for name, place in layout.items()
+        }
+        self._stamp = self.memory[_size(layout) - _ALIGNED :].view(torch.int64)[0]
+
+    @classmethod
+    def like(cls, tensors: Mapping[str, Tensor]) -> "Flat":
+        layout, start = {}, 0
+        for name, tensor in tensors.items():
+            end = start + tensor.nbytes
+            layout[name] = _Place(start, end, tensor.dtype, tensor.shape)
+            start = -(-end // _ALIGNED) * _ALIGNED
+        device = next(iter(tensors.values())).device
+        flat = cls(layout, torch.empty(_size(layout), dtype=torch.uint8, device=device))
+        flat.version = NONE
+        return flat
+
+    @property
+    def version(self) -> Version:
+        return int(self._stamp.item())
+
+    @version.setter
+    def version(self, version: Version) -> None:
+        self._stamp.fill_(version)
+
+    def fill(self, tensors: Mapping[str, Tensor]) -> None:
+        torch._foreach_copy_(list(self.tensors.values()), [tensors[name].detach() for name in self.tensors])
+
+    def copied(self, device: str) -> dict[str, Tensor]:
+        return Flat(self.layout, torch.empty_like(self.memory, device=device).copy_(self.memory)).tensors
+
+
+def _size(layout: dict[str, _Place]) -> int:
+    """With room for the version behind the last tensor."""
+    return (-(-max(place.end for place in layout.values()) // _ALIGNED) + 1) * _ALIGNED
+
+
 class IpcPublisher:
     def __init__(self) -> None:
-        self._sets: list[dict[str, Tensor] | None] = [None, None]
+        self._sets: list[Flat | None] = [None, None]
         self._handles: list[str] = ["", ""]
-        self._version: Version = -1
+        self._version: Version = NONE
 
     def publish(self, version: Version, tensors: Mapping[str, Tensor]) -> WeightsHandle:
         if version <= self._version:
             raise WeightsError(f"versions only go up: {version} cannot follow {self._version}")
         which = version % 2
-        buffers = self._sets[which]
-        if buffers is None:
-            buffers = {name: torch.empty_like(tensor.detach()) for name, tensor in tensors.items()}
-            buffers[_STAMP] = torch.full((1,), -1, dtype=torch.int64, device="cuda")
-            self._sets[which] = buffers
-            shared = {name: reduce_tensor(buffer) for name, buffer in buffers.items()}
-            gpu = str(torch.cuda.get_device_properties(buffers[_STAMP].device).uuid)
-            self._handles[which] = base64.b64encode(pickle.dumps((gpu, shared))).decode()
-        buffers[_STAMP].fill_(-1)
-        for name, tensor in tensors.items():
-            buffers[name].copy_(tensor.detach())
-        buffers[_STAMP].fill_(version)
+        flat = self._sets[which]
+        if flat is None:
+            flat = self._sets[which] = Flat.like(tensors)
+            gpu = str(torch.cuda.get_device_properties(flat.memory.device).uuid)
+            shared = reduce_tensor(flat.memory)
+            self._handles[which] = base64.b64encode(pickle.dumps((gpu, flat.layout, shared))).decode()
+        flat.version = NONE
+        flat.fill(tensors)
+        flat.version = version
         torch.cuda.synchronize()
         self._version = version
         return WeightsHandle("ipc", version, self._handles[which])
@@ -56,34 +111,27 @@ class IpcSubscriber:
     """Opens each set of buffers once. The handle is a pickle: it must come from this run's own trainer."""
 
     def __init__(self) -> None:
-        self._opened: dict[str, dict[str, Tensor]] = {}
+        self._opened: dict[str, Flat] = {}
 
     def fetch(self, handle: WeightsHandle) -> dict[str, Tensor]:
         if handle.location not in self._opened:
-            gpu, shared = pickle.loads(base64.b64decode(handle.location))
-            self._opened[handle.location] = _opened(_device_of(gpu), shared)
-        buffers = self._opened[handle.location]
-        self._check(buffers, handle)
-        copies = {
-            name: torch.empty_like(buffer, device="cuda").copy_(buffer)
-            for name, buffer in buffers.items()
-            if name != _STAMP
-        }
-        self._check(buffers, handle)
-        return copies
-
-    def _check(self, buffers: dict[str, Tensor], handle: WeightsHandle) -> None:
-        held = int(buffers[_STAMP].item())
-        if held != handle.version:
-            raise WeightsError(f"version {handle.version} is gone: its place holds version {held}")
+            gpu, layout, shared = pickle.loads(base64.b64decode(handle.location))
+            self._opened[handle.location] = Flat(layout, _opened(_device_of(gpu), *shared))
+        flat = self._opened[handle.location]
+        _check(flat, handle)
+        tensors = flat.copied("cuda")
+        _check(flat, handle)
+        return tensors
 
 
-def _opened(device: int, shared: dict[str, Any]) -> dict[str, Tensor]:
-    """The publisher's tensors. Processes number GPUs each in their own way, so its number is replaced by ours."""
-    tensors = {}
-    for name, (rebuild, arguments) in shared.items():
-        tensors[name] = rebuild(*arguments[:_DEVICE], device, *arguments[_DEVICE + 1 :])
-    return tensors
+def _check(flat: Flat, handle: WeightsHandle) -> None:
+    if (held := flat.version) != handle.version:
+        raise WeightsError(f"version {handle.version} is gone: its place holds version {held}")
+
+
+def _opened(device: int, rebuild: Callable[..., Tensor], arguments: tuple[Any, ...]) -> Tensor:
+    """The publisher's memory. Processes number GPUs each in their own way, so its number is replaced by ours."""
+    return rebuild(*arguments[:_DEVICE], device, *arguments[_DEVICE + 1 :])
 
 
 def _device_of(gpu: str) -> int:
