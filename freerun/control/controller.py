@@ -185,7 +185,7 @@ def assert_bound(run: Run, selection: Selection) -> None:
     oldest = run.version - run.config.max_staleness
     for group in selection.take:
         for sample in group.samples:
-            if any(m and NOT_SAMPLED < v < oldest for v, m in zip(sample.versions, sample.loss_mask, strict=True)):
+            if any(NOT_SAMPLED < version < oldest for version in set(sample.trained_versions)):
                 raise FreerunError(f"group {group.id} holds a token older than max_staleness allows: this is a bug")
 
 

@@ -5,8 +5,10 @@ All per-token lists of a sample are aligned with `tokens`, prompt included, so a
 turns (sampled and given tokens interleaved) is the same shape as a single answer.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import compress
 from typing import Any
 
 Version = int
@@ -75,12 +77,17 @@ class Sample:
 
     @property
     def num_sampled(self) -> int:
-        return sum(v != NOT_SAMPLED for v in self.versions)
+        return len(self.versions) - self.versions.count(NOT_SAMPLED)
 
     @property
     def oldest_version(self) -> Version:
         """The oldest version among its sampled tokens (of an empty answer: NOT_SAMPLED)."""
-        return min((v for v in self.versions if v != NOT_SAMPLED), default=NOT_SAMPLED)
+        return min(set(self.versions) - {NOT_SAMPLED}, default=NOT_SAMPLED)
+
+    @property
+    def trained_versions(self) -> Iterator[Version]:
+        """Of each token with a loss."""
+        return compress(self.versions, self.loss_mask)
 
     @property
     def truncated(self) -> bool:
@@ -96,12 +103,15 @@ class Group:
     task: Task
     samples: list[Sample]
     admitted_at: Version
+    _oldest: Version | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def oldest_version(self) -> Version:
-        """The version of its oldest sampled token; of a group without any, when it was admitted."""
-        found = [s.oldest_version for s in self.samples if s.num_sampled]
-        return min(found, default=self.admitted_at)
+        """The version of its oldest sampled token; of a group without any, when it was admitted. Found once: a group
+        that waits is asked with every other that arrives."""
+        if self._oldest is None:
+            self._oldest = min((s.oldest_version for s in self.samples if s.num_sampled), default=self.admitted_at)
+        return self._oldest
 
     @property
     def rewards(self) -> list[float]:

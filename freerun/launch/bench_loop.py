@@ -18,6 +18,7 @@ from freerun.control.controller import train as control_train
 from freerun.control.ledger import MemoryLedger
 from freerun.control.state import ControlState
 from freerun.control.waiting import background
+from freerun.core.heap import keep_heap
 from freerun.engines.config import OnUpdate
 from freerun.engines.http import HttpEngine
 from freerun.launch import local
@@ -184,6 +185,7 @@ async def started(work: Work, model: Path, threads: int = 1) -> AsyncIterator[Lo
     prepared = work.prepared(model, threads)
     STDERR.print(f"starts engine and trainer: {work}")
     async with local.parts(prepared, create_folder(prepared), evaluates=False, note=STDERR.print) as running:
+        keep_heap()
         yield Loop(work, prepared, running)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from freerun.core.heap import keep_heap
 from freerun.engines.config import EngineConfig
 from freerun.train.config import TrainConfig
 
@@ -77,6 +78,7 @@ def run_trainer(settings: TrainerSettings) -> None:
 
 
 def ready(where: str) -> None:
+    keep_heap()
     with os.fdopen(READY_FD, "w") as pipe:
         pipe.write(where)
 

@@ -15,6 +15,7 @@ from freerun.control.ledger import MemoryLedger
 from freerun.control.sft import sft as control_sft
 from freerun.control.waiting import background, together
 from freerun.core import EngineError, FreerunError, Sample, TrainerError
+from freerun.core.heap import keep_heap
 from freerun.engines.http import HttpEngine
 from freerun.launch.child import EngineSettings, TrainerSettings
 from freerun.launch.keeper import Keeper, saved
@@ -207,6 +208,7 @@ async def _train(
             await beside.published(latest)
     keeper = Keeper(trainer, folder, config.train.save_every, recorder, config.control.patience_s)
     run.on_settle.append(keeper.settled)
+    keep_heap()
     recorder.begin()
     try:
         async with (

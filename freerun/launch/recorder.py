@@ -7,6 +7,7 @@ the folder has lines already, of a run that goes on, it goes on too.
 import time
 from collections import Counter
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,8 @@ class Trained:
 
     @classmethod
     def of(cls, batch: Batch) -> "Trained":
-        staleness: Counter[int] = Counter()
-        for sample in batch.samples:
-            for version, trained in zip(sample.versions, sample.loss_mask, strict=True):
-                if trained:
-                    staleness[batch.version - version] += 1
+        versions = Counter(chain.from_iterable(sample.trained_versions for sample in batch.samples))
+        staleness = Counter({batch.version - version: count for version, count in versions.items()})
         return cls(staleness.total(), staleness)
 
     @property
