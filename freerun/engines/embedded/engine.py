@@ -130,6 +130,17 @@ class EmbeddedEngine:
         stops = frozenset((*sampling.stop_token_ids, *eos))
         self._requests[id] = self._scheduler.submit(Request(id, prompt, sampling, n, stops=stops))
 
+    def warm_up(self) -> None:
+        """On a GPU: compile what decoding needs, by answering something while nobody waits yet."""
+        if not self._decoder.embed.weight.is_cuda:
+            return
+        sampling = Sampling(max_new_tokens=3 * self._runner.burst, ignore_eos=True)
+        self.submit("warm-up", [0] * 16, sampling, self._config.max_running)
+        while self.has_work:
+            self.step()
+        self._blocks.forget()
+        self.tokens = 0
+
     def cancel(self, id: str) -> None:
         """End what is left of a request; its unfinished answers are never reported."""
         for sequence in self._requests.pop(id, []):

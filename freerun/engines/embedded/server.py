@@ -90,7 +90,9 @@ def app_of(desk: Desk, subscriber: Subscriber, api_key: str | None) -> FastAPI:
 
 
 def _engine(folder: Path, config: EngineConfig) -> ServedEngine:
-    return ServedEngine(load_for_engine(folder, config), config, _detokeniser(folder))
+    engine = ServedEngine(load_for_engine(folder, config), config, _detokeniser(folder))
+    engine.warm_up()
+    return engine
 
 
 def _server(thread: EngineThread, app: FastAPI, for_people: bool) -> uvicorn.Server:
