@@ -4,23 +4,26 @@ Invariant: a group is in exactly one place: expected (admitted, running or being
 step, or dropped). Each is taken once. What may be taken, and when, is the bound's decision.
 
 Consumes `expect`, `put`, `forget`; produces selections, oldest first; `take` waits until the bound can choose a full
-batch, and is unblocked by a group that arrives or fails, and by `end`; `room` waits while a whole batch is in stock,
-and is unblocked by `take`.
+batch, and is unblocked by a group that arrives or fails, and by `end`; `room` waits while the stock is full, and is
+unblocked by `take` and by a group that fails.
 """
 
 import asyncio
 
 from freerun.control.bound import Bound, Selection
+from freerun.control.stock import Stock
 from freerun.core import Group, Version
 
 
 class Buffer:
-    def __init__(self, bound: Bound) -> None:
+    def __init__(self, bound: Bound, stock: Stock) -> None:
         self._bound = bound
+        self._stock = stock
         self._expected: dict[int, Version] = {}
         self._ready: dict[int, Group] = {}
         self._changed = asyncio.Event()
-        self._taken = asyncio.Event()
+        self._fewer = asyncio.Event()
+        self._taken_s: float | None = None
         self._ended = False
 
     def __len__(self) -> int:
@@ -39,20 +42,22 @@ class Buffer:
         """The group was dropped on its way."""
         del self._expected[group]
         self._changed.set()
+        self._fewer.set()
 
     def end(self) -> None:
         """No further group will be expected: the last batch may be short."""
         self._ended = True
         self._changed.set()
 
-    async def room(self, count: int) -> None:
-        """Wait while `count` groups are ready: the trainer's next batch is in stock, and more would only grow old."""
-        while len(self._ready) >= count:
-            self._taken.clear()
-            await self._taken.wait()
+    async def room(self) -> None:
+        """Wait while the stock is full: what were admitted now would only grow old."""
+        while self._stock.holds(len(self._expected) + len(self._ready)):
+            self._fewer.clear()
+            await self._fewer.wait()
 
     async def take(self, count: int, version: Version) -> Selection:
         """What to train on at `version`. Nothing to take and nothing to drop: the data has ended."""
+        asked_s = asyncio.get_running_loop().time()
         while True:
             self._changed.clear()
             over = self._ended and not self._expected
@@ -63,6 +68,14 @@ class Buffer:
             if selection.take or selection.drop:
                 for group in selection.take + selection.drop:
                     del self._ready[group.id]
-                self._taken.set()
+                if selection.take:
+                    self._tell_stock(asked_s)
+                self._fewer.set()
                 return selection
             await self._changed.wait()
+
+    def _tell_stock(self, asked_s: float) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if self._taken_s is not None:
+            self._stock.taken(now_s - asked_s, now_s - self._taken_s, len(self._ready))
+        self._taken_s = now_s

@@ -16,6 +16,7 @@ from freerun.control.dealer import Dealer
 from freerun.control.ledger import Ledger
 from freerun.control.observer import Observer
 from freerun.control.state import ControlState
+from freerun.control.stock import Stock
 from freerun.control.waiting import background, patiently, together, unbroken
 from freerun.core import Batch, EngineError, FreerunError, Group, Released, Sample, Task, Version
 from freerun.core.nouns import NOT_SAMPLED
@@ -69,7 +70,8 @@ class Run:
             self.begins.version,
             self.begins.next_group,
         )
-        self.buffer = Buffer(self.config.bound())
+        stock = Stock(self.config.groups_per_step, self.config.max_staleness)
+        self.buffer = Buffer(self.config.bound(), stock)
         self.router = Router(self.engines)
 
     @property
@@ -112,13 +114,13 @@ async def train(run: Run) -> None:
 async def produce(run: Run) -> None:
     """Keep the engines busy, never past the admission budget, and no further ahead of the trainer than it needs.
 
-    Consumes tasks; produces judged groups in the buffer. Waits for room in the engines, for the trainer to take the
-    batch that is in stock, and for a ticket; is unblocked by the end of a sample, a step's beginning or end, a drop.
+    Consumes tasks; produces judged groups in the buffer. Waits for room in the engines and in the stock, and for a
+    ticket; is unblocked by the end of a sample, a step's beginning or end, a drop.
     """
     async with asyncio.TaskGroup() as going:
         for task in run.tasks:
             await run.load.at_most(run.max_load - run.group_size)
-            await run.buffer.room(run.config.groups_per_step)
+            await run.buffer.room()
             ticket = await run.admission.acquire(run.group_size)
             run.tasks.dealt(ticket.group)
             run.ledger.admitted(ticket.group, task.id, ticket.samples, ticket.version)

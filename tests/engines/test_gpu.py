@@ -251,3 +251,22 @@ def test_restricted_sampling_on_the_gpu() -> None:
     done = run(engine)
     assert done["a", 0].tokens == done["b", 0].tokens
     assert done["a", 0].logprobs == pytest.approx([0.0] * 20, abs=1e-5)
+
+
+def test_steps_are_short_from_the_news_of_new_weights_to_their_first_tokens() -> None:
+    model = decoder(1, torch.bfloat16)
+    engine = EmbeddedEngine(model, EngineConfig(cache_tokens=4096, max_running=8, burst=8))
+    engine.warm_up()
+    assert (engine.tokens, engine.running, engine.has_work) == (0, 0, False)
+    engine.submit("a", [1, 2, 3], Sampling(max_new_tokens=1000, seed=1, ignore_eos=True), 2)
+
+    def sampled() -> int:
+        before = engine.tokens
+        engine.step()
+        return engine.tokens - before
+
+    assert [sampled() for _ in range(6)][-3:] == [16, 16, 16]
+    engine.expect_update(True)
+    assert [sampled() for _ in range(3)] == [16, 2, 2], "the step under way, then short ones"
+    engine.update_weights(1, {name: tensor.detach().clone() for name, tensor in model.named_parameters()}, "keep")
+    assert [sampled() for _ in range(4)] == [0, 2, 2, 16]

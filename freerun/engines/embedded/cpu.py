@@ -13,13 +13,11 @@ class CpuRunner:
     burst = 1
     ahead = False
     waited_s = 0.0
+    short = True
 
     def __init__(self, decoder: Decoder, blocks: int, block_tokens: int) -> None:
         self._decoder = decoder
         self._cache = Cache(decoder.shape, blocks, block_tokens, decoder.embed.weight.dtype)
-
-    def hurry(self) -> None:
-        """Every step samples one token: it cannot be sooner."""
 
     @torch.inference_mode()
     def launch(self, step: Step) -> Flight:

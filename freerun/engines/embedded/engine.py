@@ -33,14 +33,12 @@ class Runner(Protocol):
     """Tokens a sequence may sample in one step."""
     ahead: bool
     """Whether a step can be launched before the one before has landed."""
+    short: bool
+    """Whether steps sample one token: somebody waits for the next to end. A runner that can do no other ignores it."""
     waited_s: float
     """How long the host has waited for the device, since the start."""
 
     def launch(self, step: Step) -> Flight: ...
-
-    def hurry(self) -> None:
-        """Somebody waits for the next step's tokens: let it be short."""
-        ...
 
 
 class EmbeddedEngine:
@@ -176,6 +174,7 @@ class EmbeddedEngine:
         if self._swapped_s is not None and self.tokens > self._tokens_at_swap:
             self.first_token_after_update_s = self._landed_s - self._swapped_s
             self._swapped_s = None
+            self.expect_update(False)
         return ended
 
     def _accepted(self, sequence: Sequence, tokens: list[int]) -> tuple[int, FinishReason | None]:
@@ -218,6 +217,10 @@ class EmbeddedEngine:
         aside.synchronize()
         return staged
 
+    def expect_update(self, expected: bool) -> None:
+        """New weights are on their way: steps are short until these have sampled their first tokens."""
+        self._runner.short = expected
+
     def hold(self, holding: bool) -> None:
         """Whether to begin no further answer for now. Those that have begun go on."""
         self._scheduler.holding = holding
@@ -243,6 +246,6 @@ class EmbeddedEngine:
             torch.cuda.synchronize()
         lost = self._scheduler.new_weights(version, keep=(on_update or self.on_update) == "keep")
         self.version = version
-        self._runner.hurry()
+        self.expect_update(True)
         self._swapped_s, self._tokens_at_swap = time.monotonic(), self.tokens
         return UpdateReport(version, time.monotonic() - started_s, lost)

@@ -86,12 +86,9 @@ class GpuRunner:
         """Where the sequences of the last burst were."""
         self._inv_freq = decoder.inv_freq.float().cuda()
         self.burst = burst
-        self._hurried = False
+        self.short = False
         self.waited_s = 0.0
         torch._foreach_copy_([self._inv_freq], [self._inv_freq.clone()])  # loads what the first swap would wait for
-
-    def hurry(self) -> None:
-        self._hurried = True
 
     @torch.inference_mode()
     def launch(self, step: Step) -> Flight:
@@ -123,8 +120,7 @@ class GpuRunner:
         if any(s.request.sampling.top_k or s.request.sampling.top_p < 1 for s in sequences):
             self._decode_once(batch, longest, sequences)
             return self._flight(sequences, 1)
-        graph, steps = self._graph(batch, longest), 1 if self._hurried else self.burst
-        self._hurried = False
+        graph, steps = self._graph(batch, longest), 1 if self.short else self.burst
         for _ in range(steps):
             graph.replay()
         return self._flight(sequences, steps)

@@ -7,15 +7,18 @@ steps. Answers come back whole, when they end; only those that are followed are 
 import asyncio
 import os
 import queue
+import sys
 import threading
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
+
+from torch import Tensor
 
 from freerun.core import EngineError, FinishReason, FreerunError
 from freerun.engines.base import Completion, EngineStats, Span, UpdateReport
@@ -27,6 +30,9 @@ from freerun.weights.base import Subscriber, WeightsHandle
 
 T = TypeVar("T")
 Call = tuple[Callable[[], Any], "Future[Any]"]
+_SWITCH_S = 0.0005
+"""How long the engine's thread may keep Python from the others. With 5 ms, the default, an update, which takes several
+turns, waits longer for them than for all else."""
 _SPAN_S = 0.5
 """A busy stretch is reported in pieces of about this length."""
 
@@ -60,6 +66,7 @@ class EngineThread:
         self._stopping = False
         self.paused = False
         self.idle_s = 0.0
+        sys.setswitchinterval(_SWITCH_S)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
@@ -87,8 +94,17 @@ class EngineThread:
         self, handle: WeightsHandle, subscriber: Subscriber, on_update: OnUpdate | None = None
     ) -> UpdateReport:
         """Fetch first, up to the engine's device, while generation goes on; only the swap is between two steps."""
-        tensors = await asyncio.to_thread(lambda: self._engine.stage(lambda: subscriber.fetch(handle)))
         policy = on_update or self._engine.on_update
+        self._expect_update(policy != "finish")
+        try:
+            tensors = await asyncio.to_thread(lambda: self._engine.stage(lambda: subscriber.fetch(handle)))
+            return await self._swap(handle, tensors, policy)
+        except BaseException:
+            self._expect_update(False)
+            raise
+
+    async def _swap(self, handle: WeightsHandle, tensors: Mapping[str, Tensor], policy: OnUpdate) -> UpdateReport:
+        """Between two steps, or when the answers that have begun are over."""
 
         def swap() -> UpdateReport:
             self._end_span()
@@ -101,6 +117,10 @@ class EngineThread:
             return replace(report, idle_s=self.idle_s)
 
         return await (self._call_when_finished(swap) if policy == "finish" else self.call(swap))
+
+    def _expect_update(self, expected: bool) -> None:
+        """Nobody waits until the thread knows."""
+        self._calls.put((partial(self._engine.expect_update, expected), Future()))
 
     async def _call_when_finished(self, function: Callable[[], T]) -> T:
         """Have the thread call this as soon as no answer that has begun is unfinished."""
