@@ -136,9 +136,9 @@ class Loop:
 
         It does so every η + 3 steps or so: the bound makes the trainer wait for the oldest long answer; then it learns
         in quick steps from what has come in meanwhile. The warm-up is η + 1 steps, when all that the beginning admitted
-        at once is over with; and one more for new processes, which compile.
+        at once is over with.
         """
-        warm_up = way.max_staleness + 1 + (self._version == 0)
+        warm_up = way.max_staleness + 1
         steps = max(at_least, way.max_staleness + 3) if way.max_staleness else at_least
         last = self._version + warm_up + steps
         folder = RunFolder.create(Path(self._prepared.config.runs), "way")
