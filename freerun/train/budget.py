@@ -11,7 +11,8 @@ from freerun.train.trained import Trained
 
 ON_A_CPU = 8_192
 MOST = 131_072
-_PROBES = 2_048, 6_144
+_PROBES = 2_040, 6_136
+"""Such as no width of a model has: torch.compile would take the number of tokens for that width, and compile again."""
 _SPARE = 0.9
 """Of what is free: allocators fragment."""
 

@@ -36,7 +36,9 @@ def softmax_grads(
     return out
 
 
-@triton.jit
+# One number a row is read through most pointers: whether they are aligned, which differs from chunk to chunk, is not
+# worth a compilation of its own.
+@triton.jit(do_not_specialize_on_alignment=["targets", "logprobs", "entropies", "normalisers"])
 def _stats_kernel(
     logits, targets, logprobs, entropies, normalisers, inverse_temperature, stride, vocabulary, WIDTH: tl.constexpr
 ):
@@ -64,7 +66,7 @@ def _stats_kernel(
     tl.store(normalisers + row, normaliser)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["targets", "normalisers", "entropies", "grad_logprobs", "grad_entropies"])
 def _grads_kernel(
     logits, targets, normalisers, entropies, grad_logprobs, grad_entropies, out,
     inverse_temperature, stride, vocabulary, WIDTH: tl.constexpr,

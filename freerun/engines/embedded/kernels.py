@@ -42,7 +42,7 @@ def silu_mul_kernel(gate_up, out, width, WIDTH: tl.constexpr):
     tl.store(out + row * width + column, gated * up, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride"])  # it is as wide as the longest row's table: one compilation for all
 def rotate_write_kernel(
     qkv, q_out, keys, values, q_weight, k_weight, cosines, sines, positions, rows, tables,
     eps, table_stride, block_stride, head_stride, token_stride,
@@ -193,7 +193,7 @@ def decode_kernel(
                 tl.store(out + head * D + column, result.to(out.dtype.element_ty))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride"])
 def prefill_kernel(
     q, keys, values, tables, tile_rows, tile_starts, row_first, row_start, row_count, out,
     scale, table_stride, block_stride, head_stride, token_stride,
