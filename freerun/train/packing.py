@@ -53,7 +53,7 @@ class Bundle:
     samples: list[int]
     load: int
     """What it takes of a micro-batch's capacity, in tokens. Who shares a prompt still has its keys and values to
-    himself while he looks at them: a quarter of a token's memory at most."""
+    himself while he looks at them: each of its tokens counts a quarter."""
 
 
 def bundles(samples: Sequence[Sample], capacity: int) -> list[Bundle]:

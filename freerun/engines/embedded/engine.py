@@ -132,8 +132,10 @@ class EmbeddedEngine:
         """On a GPU: compile what decoding needs, by answering something while nobody waits yet."""
         if not self._decoder.embed.weight.is_cuda:
             return
-        sampling = Sampling(max_new_tokens=3 * self._runner.burst, ignore_eos=True)
-        self.submit("warm-up", [0] * 16, sampling, self._config.max_running)
+        longest = self._decoder.shape.max_positions
+        prompt = [0] * min(16, longest // 2)
+        answer = min(3 * self._runner.burst, longest - len(prompt))
+        self.submit("warm-up", prompt, Sampling(max_new_tokens=answer, ignore_eos=True), self._config.max_running)
         while self.has_work:
             self.step()
         self._blocks.forget()
