@@ -20,7 +20,7 @@ from freerun.control.stock import Stock
 from freerun.control.waiting import background, patiently, together, unbroken
 from freerun.core import Batch, EngineError, FreerunError, Group, Released, Sample, Task, Version
 from freerun.core.nouns import NOT_SAMPLED
-from freerun.engines.base import Client, Engine, Load, UpdateReport
+from freerun.engines.base import Client, Engine, Load
 from freerun.engines.router import Owing, Router
 from freerun.rewards.base import Judge, Verdict
 from freerun.rollouts.base import Rollout
@@ -48,13 +48,19 @@ class Run:
     ledger: Ledger
     observer: Observer
     on_publish: list[Callable[[WeightsHandle], Awaitable[None]]] = field(default_factory=list)
-    """Called with each published version, before the next step: evaluation hangs here."""
+    """Called with each version that the engines have taken: evaluation hangs here."""
     on_settle: list[Callable[[ControlState], Awaitable[None]]] = field(default_factory=list)
     """Called after each step with what is needed to go on from it: checkpoints hang here."""
     begins: ControlState = field(default_factory=ControlState)
     """Where the run begins; `tasks` and `ledger` begin there too."""
     max_running: int = 10**9
     """Samples the engines can run at once. Admitting more would only let them grow old in a queue."""
+    version: Version = field(init=False)
+    """The trainer's. Engines take it a moment later; `admission` knows theirs."""
+    published: "asyncio.Queue[WeightsHandle]" = field(default_factory=asyncio.Queue)
+    """From the trainer to `deliver`: one at a time."""
+    delivered: asyncio.Event = field(default_factory=asyncio.Event)
+    """The engines have the trainer's version."""
     admission: Admission = field(init=False)
     buffer: Buffer = field(init=False)
     load: Load = field(default_factory=Load)
@@ -62,6 +68,8 @@ class Run:
     dropped_in_a_row: int = 0
 
     def __post_init__(self) -> None:
+        self.version = self.begins.version
+        self.delivered.set()
         batch_samples = self.config.groups_per_step * self.group_size
         self.admission = Admission(
             batch_samples,
@@ -73,10 +81,6 @@ class Run:
         stock = Stock(self.config.groups_per_step, self.config.max_staleness)
         self.buffer = Buffer(self.config.bound(), stock)
         self.router = Router(self.engines)
-
-    @property
-    def version(self) -> Version:
-        return self.admission.version
 
     @property
     def state(self) -> ControlState:
@@ -93,19 +97,20 @@ class Run:
 
 
 async def train(run: Run) -> None:
-    """Take the oldest batch the bound allows, learn from it, hand the new version to the engines; all the while,
-    `produce` keeps the engines busy.
+    """Take the oldest batch the bound allows, learn from it, publish the new version; all the while, `produce` keeps
+    the engines busy and `deliver` brings them what was published.
 
     Consumes judged groups; produces versions; waits for the buffer and the trainer; is unblocked by either.
     Invariant: what runs or waits never exceeds what the staleness bound admits, so nothing is trained on too stale.
     """
     try:
-        async with background(produce(run)):
+        async with background(produce(run)), background(deliver(run)):
             for step in range(run.version, run.config.steps):
                 batch, masked_tokens = await next_batch(run, step)
                 if not batch.groups:
                     break
                 await unbroken(learn(run, batch, masked_tokens), _LAST_STEP_S)
+            await run.delivered.wait()
     finally:
         for group in run.admission.outstanding:
             drop(run, group, Released.RUN_ENDED)
@@ -192,14 +197,18 @@ def assert_bound(run: Run, selection: Selection) -> None:
 
 
 async def learn(run: Run, batch: Batch, masked_tokens: int) -> None:
-    """One step: learn from the batch, hand the new version to the engines, settle what was used up.
+    """One step: learn from the batch, publish the new version, settle what was used up.
 
-    Nothing is admitted between settling and taking the state, so the state is the version's own.
+    The version before must have been delivered. Nothing is admitted between settling and taking the state, so the state
+    is the version's own.
     """
     result = await waiting(run, "trainer", f"learns from batch {batch.version}", run.trainer.step(batch))
-    updates = await waiting(run, "weights", f"version {result.version} to the engines", publish(run))
+    await run.delivered.wait()
+    handle = await run.trainer.publish()
     settle(run, batch, result.version)
-    run.observer.stepped(batch, masked_tokens, result, updates)
+    run.delivered.clear()
+    run.published.put_nowait(handle)
+    run.observer.stepped(batch, masked_tokens, result)
     for warning in result.warnings:
         run.observer.note(warning)
     state = run.state
@@ -207,22 +216,29 @@ async def learn(run: Run, batch: Batch, masked_tokens: int) -> None:
         await hook(state)
 
 
-async def publish(run: Run) -> list[UpdateReport]:
-    """Trainer to engines: the present version, complete, between two steps of each engine."""
-    handle = await run.trainer.publish()
-    updates = await together(*(engine.update_weights(handle) for engine in run.engines))
-    for hook in run.on_publish:
-        await hook(handle)
-    return updates
+async def deliver(run: Run) -> None:
+    """Bring each version to the engines, complete, between two steps of each. The trainer goes on meanwhile.
+
+    Consumes published versions; produces room under the formula; waits for the engines; is unblocked by them.
+    """
+    while True:
+        handle = await run.published.get()
+        taken = together(*(engine.update_weights(handle) for engine in run.engines))
+        updates = await waiting(run, "weights", f"version {handle.version} to the engines", taken)
+        run.admission.advance(handle.version)
+        run.observer.updated(updates)
+        for hook in run.on_publish:
+            await hook(handle)
+        run.delivered.set()
 
 
 def settle(run: Run, batch: Batch, version: Version) -> None:
-    """The step is done and its version is with the engines: its groups are used up, and there is room for others."""
+    """The step is done: its groups are used up."""
     for group in batch.groups:
         run.admission.release(group.id, Released.TRAINED)
         run.tasks.done(group.id)
         run.ledger.trained(group.id, batch.version)
-    run.admission.advance(version)
+    run.version = version
 
 
 def discard(run: Run, group: int, reason: Released) -> None:

@@ -23,9 +23,9 @@ class Script:
 
 
 class ScriptedEngine:
-    def __init__(self, script: Callable[[list[int], int, int], Script]) -> None:
-        """`script(prompt, seed, index)` decides each answer."""
-        self._script = script
+    def __init__(self, script: Callable[[list[int], int, int], Script], update_s: float = 0.0) -> None:
+        """`script(prompt, seed, index)` decides each answer. New weights take `update_s` to fetch."""
+        self._script, self._update_s = script, update_s
         self.version: Version = 0
         self.running = 0
         self.tokens = 0
@@ -59,6 +59,7 @@ class ScriptedEngine:
     async def update_weights(self, handle: WeightsHandle) -> UpdateReport:
         if handle.version <= self.version:
             raise EngineError(f"versions only go up: {handle.version} after {self.version}")
+        await asyncio.sleep(self._update_s)
         self.version = handle.version
         return UpdateReport(handle.version, 0.0, 0)
 

@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from freerun.control.controller import Run
 from freerun.control.controller import train as control_train
 from freerun.control.ledger import MemoryLedger
 from freerun.control.state import ControlState
@@ -96,10 +97,11 @@ class Enough(Exception):
 
 class Window:
     """Watches the settled steps: counts what the engines sampled in those after the warm-up, and ends the loop with the
-    last of them, while the engines are still full."""
+    last of them, while the engines are still full; but not before they have its version."""
 
-    def __init__(self, engines: list[HttpEngine], recorder: Recorder, warm_up: int, steps: int) -> None:
+    def __init__(self, engines: list[HttpEngine], recorder: Recorder, run: Run, warm_up: int, steps: int) -> None:
         self._engines = engines
+        self._begins, self._delivered = run.version, run.delivered
         self._recorder = recorder
         self._warm_up = warm_up
         self._steps = steps
@@ -110,12 +112,13 @@ class Window:
     def steps(self) -> list[StepRecord]:
         return self._recorder.steps[self._warm_up :]
 
-    async def settled(self, _: ControlState) -> None:
-        done = len(self._recorder.steps)
+    async def settled(self, state: ControlState) -> None:
+        done = state.version - self._begins
         if done == self._warm_up:
             self._tokens, self._start_s = await self._sampled(), time.monotonic()
         if done == self._warm_up + self._steps:
             self.generated_per_s = (await self._sampled() - self._tokens) / (time.monotonic() - self._start_s)
+            await self._delivered.wait()
             raise Enough
 
     async def _sampled(self) -> int:
@@ -147,10 +150,10 @@ class Loop:
             engine.on_update = way.on_update
         ledger = MemoryLedger()
         with Recorder(folder, live, ledger, self._prepared.tokenizer) as recorder:
-            window = Window(self._running.engines, recorder, warm_up, steps)
             start = Start(folder, ControlState(version=self._version))
             rollout = self._work.rollout(self._prepared)
             run = local.run_of(self._as(way, last), self._running, start, ledger, recorder, rollout)
+            window = Window(self._running.engines, recorder, run, warm_up, steps)
             run.on_settle.append(window.settled)
             recorder.buffer = run.buffer
             recorder.begin()

@@ -6,7 +6,7 @@ the folder has lines already, of a run that goes on, it goes on too.
 
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,8 @@ class Recorder:
         self._rewards: list[float] = []
         self._judged = 0
         self._engine_idle_s = 0.0
+        self._trained_s = now_s
+        self._stepped: StepRecord | None = None
         self._running: dict[str, int] = {}
         self._first_token_s: dict[str, float] = {}
         self.buffer: Buffer | None = None
@@ -71,6 +73,7 @@ class Recorder:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._write_step()
         self._view.stop()
         for file in (self._metrics, self._evals, self._samples, self._timeline):
             file.close()
@@ -101,16 +104,38 @@ class Recorder:
         for span in stats.spans:
             self._timeline.span(name, span.track, span.name, span.start_s, span.end_s, **span.args)
 
-    def stepped(self, batch: Batch, masked_tokens: int, result: StepResult, updates: list[UpdateReport]) -> None:
+    def stepped(self, batch: Batch, masked_tokens: int, result: StepResult) -> None:
+        """Its line waits for the update: nothing that is written is written twice."""
         now_s = time.monotonic()
-        record = self._record(now_s, batch, masked_tokens, result, updates)
-        self.steps.append(record)
-        self._metrics.append(record)
-        self._view.step(record)
-        self._keep_samples(record.step, batch)
-        self._draw(now_s, result)
+        self._stepped = self._record(now_s, batch, masked_tokens, result)
+        self._keep_samples(result.version, batch)
+        self._draw(result)
         self._rewards = []
         self._last_step_s = self._batch_asked_s = now_s
+        self._trained_s = result.phases[-1][2] if result.phases else now_s
+
+    def updated(self, updates: list[UpdateReport]) -> None:
+        assert self._stepped
+        now_s, version = time.monotonic(), self._stepped.version
+        self._timeline.span("controller", "publish", f"publish version {version}", self._trained_s, now_s)
+        idle_s = _mean([update.idle_s for update in updates])
+        recomputed = float(sum(update.recomputed_tokens for update in updates))
+        self._stepped = replace(
+            self._stepped,
+            engine_idle_s=idle_s - self._engine_idle_s,
+            update_s=now_s - self._trained_s,
+            update_pause_s=_mean([update.pause_s for update in updates]),
+            trainer=self._stepped.trainer | {"recomputed_tokens": recomputed},
+        )
+        self._engine_idle_s = idle_s
+        self._write_step()
+
+    def _write_step(self) -> None:
+        if self._stepped:
+            self.steps.append(self._stepped)
+            self._metrics.append(self._stepped)
+            self._view.step(self._stepped)
+        self._stepped = None
 
     def checkpointed(self, version: Version, start_s: float) -> None:
         """The trainer was busy with a copy of itself until now."""
@@ -133,14 +158,10 @@ class Recorder:
         self._evals.append(record)
         self._view.eval(record)
 
-    def _record(
-        self, now_s: float, batch: Batch, masked_tokens: int, result: StepResult, updates: list[UpdateReport]
-    ) -> StepRecord:
+    def _record(self, now_s: float, batch: Batch, masked_tokens: int, result: StepResult) -> StepRecord:
         trained, samples = Trained.of(batch), batch.samples
         rewards = [sample.reward for sample in samples if sample.reward is not None]
         step_s = now_s - self._last_step_s
-        idle_s = _mean([update.idle_s for update in updates])
-        engine_idle_s, self._engine_idle_s = idle_s - self._engine_idle_s, idle_s
         return StepRecord(
             step=result.version,
             version=result.version,
@@ -158,18 +179,13 @@ class Recorder:
             staleness_histogram={str(age): count for age, count in sorted(trained.staleness.items())},
             dropped={r.value: n for r, n in self._ledger.drops.items() if r is not Released.RUN_ENDED},
             judgements=dict(self._ledger.judgements),
-            engine_idle_s=engine_idle_s,
+            engine_idle_s=0.0,
             trainer_idle_s=result.phases[0][1] - self._batch_asked_s if result.phases else 0.0,
-            update_pause_s=_mean([update.pause_s for update in updates]),
-            update_s=now_s - result.phases[-1][2] if result.phases else 0.0,
+            update_pause_s=0.0,
             first_token_s=_mean(list(self._first_token_s.values())),
             running=sum(self._running.values()),
             waiting=len(self.buffer) if self.buffer else 0,
-            trainer=result.metrics
-            | {
-                "masked_tokens": float(masked_tokens),
-                "recomputed_tokens": float(sum(update.recomputed_tokens for update in updates)),
-            },
+            trainer=result.metrics | {"masked_tokens": float(masked_tokens), "recomputed_tokens": 0.0},
         )
 
     def _keep_samples(self, step: int, batch: Batch) -> None:
@@ -194,12 +210,11 @@ class Recorder:
             versions=[sample.versions[i] for i in at],
         )
 
-    def _draw(self, now_s: float, result: StepResult) -> None:
+    def _draw(self, result: StepResult) -> None:
         if not result.phases:
             return
         start_s, end_s = result.phases[0][1], result.phases[-1][2]
         self._timeline.span("controller", "wait", "wait for a batch", self._batch_asked_s, start_s)
-        self._timeline.span("controller", "publish", f"publish version {result.version}", end_s, now_s)
         self._timeline.span("trainer", "step", f"step {result.version}", start_s, end_s)
         for name, phase_start_s, phase_end_s in result.phases:
             self._timeline.span("trainer", "phase", name, phase_start_s, phase_end_s)

@@ -15,7 +15,7 @@ from freerun.control.controller import Run, train
 from freerun.control.dealer import Dealer
 from freerun.control.ledger import MemoryLedger
 from freerun.control.state import ControlState
-from freerun.core import Batch, FreerunError, Group, Released, Sample, Task
+from freerun.core import Batch, EngineError, FreerunError, Group, Released, Sample, Task
 from freerun.core.nouns import NOT_SAMPLED
 from freerun.data.stream import TaskStream
 from freerun.engines.base import Sampling, UpdateReport
@@ -41,8 +41,10 @@ class World:
     failure_rate: float = 0.0
     judge_failure_rate: float = 0.0
     step_s: float = 3.0
+    update_s: float = 0.0
     num_tasks: int | None = None
     num_engines: int = 1
+    engine: type[ScriptedEngine] = ScriptedEngine
     max_running: int = 1000
     begins: ControlState = field(default_factory=ControlState)
     run: Run = field(init=False)
@@ -65,7 +67,7 @@ class World:
             give_up_after=500,
             patience_s=10_000.0,
         )
-        self.engines = [ScriptedEngine(self._script) for _ in range(self.num_engines)]
+        self.engines = [self.engine(self._script, (i + 1) * self.update_s) for i in range(self.num_engines)]
         for engine in self.engines:
             engine.version = self.begins.version
         rollout = SingleTurn(Letters(), Sampling(max_new_tokens=64), self.group_size)
@@ -103,8 +105,11 @@ class World:
         assert "still waiting" not in text, f"stuck: {text}"
         self.notes.append(text)
 
-    def stepped(self, batch: Batch, masked_tokens: int, result: StepResult, updates: list[UpdateReport]) -> None:
+    def stepped(self, batch: Batch, masked_tokens: int, result: StepResult) -> None:
         self.masked += masked_tokens
+
+    def updated(self, updates: list[UpdateReport]) -> None:
+        assert {update.version for update in updates} == {self.run.version}
 
 
 class FormulaLedger(MemoryLedger):
@@ -198,6 +203,7 @@ worlds = st.builds(
     failure_rate=st.sampled_from([0.0, 0.0, 0.2]),
     judge_failure_rate=st.sampled_from([0.0, 0.0, 0.1]),
     step_s=st.sampled_from([0.01, 0.5, 3.0, 20.0]),
+    update_s=st.sampled_from([0.0, 0.3, 8.0]),
     num_engines=st.integers(1, 2),
     max_running=st.sampled_from([1, 4, 1000]),
 )
@@ -277,6 +283,29 @@ def test_overlap_is_real() -> None:
         return asyncio.get_running_loop().time()
 
     assert run_fast(duration(4)) < 0.75 * run_fast(duration(0))
+
+
+def test_the_trainer_does_not_wait_for_engines_to_take_its_version() -> None:
+    async def duration(max_staleness: int, update_s: float) -> float:
+        world = World(7, steps=12, max_staleness=max_staleness, step_s=30.0, update_s=update_s)
+        await world.go()
+        return asyncio.get_running_loop().time()
+
+    assert run_fast(duration(4, 10.0)) < run_fast(duration(4, 0.0)) + 1.5 * 10, "the last one is waited for"
+    assert run_fast(duration(0, 10.0)) > run_fast(duration(0, 0.0)) + 10 * 10, "where nothing may be stale, it must"
+
+
+def test_an_engine_that_cannot_take_a_version_ends_the_run_at_once() -> None:
+    class Refusing(ScriptedEngine):
+        async def update_weights(self, handle: WeightsHandle) -> UpdateReport:
+            raise EngineError("no room for the weights")
+
+    world = World(3, max_staleness=4, step_s=1000.0)
+    world.engine = Refusing
+    with pytest.raises(EngineError, match="no room for the weights"):
+        run_fast(world.go())
+    assert world.run.admission.outstanding == []
+    assert len(world.batches) == 2, "the next step had begun, and was not waited for"
 
 
 def test_a_filter_that_rejects_everything_stops_the_run() -> None:
