@@ -64,6 +64,12 @@ class TrainConfig(Section):
     kl: Literal["k1", "k2", "k3"] = knob("k3", "Which estimate of that divergence.")
     kl_in: Literal["loss", "reward"] = knob("loss", "Whether it is added to the loss or taken from the reward.")
     entropy_coef: float = knob(0.0, "Weight of the policy's entropy, which the loss then rewards.", ge=0)
+    entropy_floor: float | None = knob(
+        None,
+        "That weight falls with the entropy of the step before, to 0 at so many nats a token: answers stay different "
+        "and entropy cannot run away. null: the weight is always whole.",
+        gt=0,
+    )
     overlong_tokens: int = knob(
         0, "Answers lose reward over the last so many tokens before rollout.max_new_tokens; 0 is off.", ge=0
     )

@@ -5,6 +5,7 @@ minibatch, gradients accumulated over its micro-batches and one optimizer step. 
 trained tokens of the whole minibatch, however that was cut into micro-batches and dealt to ranks.
 """
 
+import math
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -68,6 +69,7 @@ class Learner:
         self._shape = decoder.shape
         self._health = Health()
         self._budget: int | None = config.micro_batch_tokens
+        self._entropy = math.inf
         self.version: Version = 0
 
     @classmethod
@@ -103,7 +105,9 @@ class Learner:
         phases.end("learn")
         self.version += 1
         computed = sum(len(micro.tokens_T) for minibatch in plan for micro in minibatch)
-        metrics = diagnostics.result() | speed.of([s.tokens for s in batch.samples], computed, phases.ended)
+        result = diagnostics.result()
+        self._entropy = result["entropy"]
+        metrics = result | speed.of([s.tokens for s in batch.samples], computed, phases.ended)
         return StepResult(self.version, metrics, phases.ended, self._health.warnings(metrics))
 
     def sft(self, examples: Sequence[Sample]) -> StepResult:
@@ -148,17 +152,22 @@ class Learner:
     def state(self) -> dict[str, Any]:
         """All that the next step depends on, its batch and the configuration aside. Live tensors."""
         critic = {"critic": self._critic.state()} if self._critic else {}
-        return {**self.policy.state(), **critic, "version": self.version}
+        return {**self.policy.state(), **critic, "version": self.version, "entropy": self._entropy}
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.policy.load_state(state)
         if self._critic:
             self._critic.load_state(state["critic"])
-        self.version = state["version"]
+        self.version, self._entropy = state["version"], state["entropy"]
 
     @property
     def _lr(self) -> float:
         return self._config.lr_at(self.version)
+
+    @property
+    def _entropy_coef(self) -> float:
+        coef, floor = self._config.entropy_coef, self._config.entropy_floor
+        return coef if floor is None else coef * max(0.0, 1.0 - self._entropy / floor)
 
     @property
     def _micro_batch_tokens(self) -> int:
@@ -288,7 +297,7 @@ class Learner:
             *(self._objective.corrections, log_ratio_A, micro.advantages_A),
             *(micro.sequence_A, micro.num_sequences, self._bounds),
         )
-        extra_A = -self._config.entropy_coef * entropy_A if self._config.entropy_coef else torch.zeros_like(policy_A)
+        extra_A = -self._entropy_coef * entropy_A if self._entropy_coef else torch.zeros_like(policy_A)
         if micro.reference_A is not None:
             divergence_A = kl_estimate(self._config.kl, policy_A, micro.reference_A)
             extra_A = extra_A + self._config.kl_coef * divergence_A

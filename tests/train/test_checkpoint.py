@@ -17,7 +17,9 @@ from tests.train.test_learner import random_batch
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
-CONFIG = TrainConfig(lr=1e-2, warmup_steps=4, decay_steps=9, minibatches=3, weight_decay=0.1)
+CONFIG = TrainConfig(
+    lr=1e-2, warmup_steps=4, decay_steps=9, minibatches=3, weight_decay=0.1, entropy_coef=0.1, entropy_floor=9.0
+)
 
 
 def learner(seed: int = 0, config: TrainConfig = CONFIG, tied: bool = True) -> Learner:

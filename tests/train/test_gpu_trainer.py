@@ -63,7 +63,7 @@ def test_bf16_over_float32_weights_with_and_without_what_makes_it_faster() -> No
     assert off(plain, theirs) < 0.35, "Adam makes signs of small gradients, and bf16 turns some of them"
     for compiled, recompute in ((True, False), (False, True), (True, True)):
         other, report = trained(compile=compiled, recompute=recompute)
-        assert report["loss"] == pytest.approx(metrics["loss"], abs=2e-3)
+        assert report["loss"] == pytest.approx(metrics["loss"], abs=5e-3)
         assert report["grad_norm"] == pytest.approx(metrics["grad_norm"], rel=0.03)
         assert off(other, plain) < 0.35
 

@@ -31,6 +31,7 @@ OPTIONS: list[dict[str, Any]] = [{"objective": name} for name in PRESETS] + [
     {"kl_coef": 0.1},
     {"kl_coef": 0.1, "kl_in": "reward", "kl": "k1"},
     {"entropy_coef": 0.05},
+    {"entropy_coef": 0.05, "entropy_floor": 5.0},
     {"advantages": "gae"},
     {"objective": "dapo", "overlong_tokens": 6},
 ]
@@ -50,6 +51,26 @@ def test_how_a_batch_is_cut_changes_nothing(options: dict[str, Any]) -> None:
         for name, tensor in mine.items():
             torch.testing.assert_close(tensor, results[0][0][name], atol=1e-6, rtol=1e-5)
         assert metrics["loss"] == pytest.approx(results[0][1]["loss"], rel=1e-4, abs=1e-7)
+
+
+def test_the_bonus_for_entropy_fades_towards_its_floor() -> None:
+    """None of it above, and none in the first step: nothing is known yet."""
+
+    def after(steps: int, **settings: Any) -> dict[str, torch.Tensor]:
+        who = learner(**settings)
+        for version in range(steps):
+            entropy = who.step(random_batch(version, version)).metrics["entropy"]
+        assert 2.5 < entropy < 3.5
+        return weights(who)
+
+    def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+        return all(torch.equal(one[name], other[name]) for name in one)
+
+    for steps in (1, 2):
+        assert same(after(steps), after(steps, entropy_coef=0.5, entropy_floor=2.0))
+    assert same(after(1), after(1, entropy_coef=0.5, entropy_floor=6.0))
+    assert not same(after(2), after(2, entropy_coef=0.5, entropy_floor=6.0))
+    assert not same(after(1), after(1, entropy_coef=0.5))
 
 
 def test_masked_tokens_count_as_if_they_were_not_there() -> None:
