@@ -5,10 +5,11 @@ minibatch, gradients accumulated over its micro-batches and one optimizer step. 
 trained tokens of the whole minibatch, however that was cut into micro-batches and dealt to ranks.
 """
 
+import gc
 import math
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,9 @@ from freerun.train.proximal import proximal_logprobs
 from freerun.train.ranks import ALONE, Ranks
 from freerun.train.speed import Speed
 from freerun.train.trained import Frozen, Trained, decoder_of
+
+_FEWEST = 1_024
+"""Tokens of a pass. If memory does not suffice for that, it will not for fewer."""
 
 
 class Learner:
@@ -68,6 +72,7 @@ class Learner:
         self.policy = Trained(PolicyModel(decoder, temperature), config, ranks)
         self._shape = decoder.shape
         self._health = Health()
+        self._warnings: list[str] = []
         self._budget: int | None = config.micro_batch_tokens
         self._entropy = math.inf
         self.version: Version = 0
@@ -91,13 +96,22 @@ class Learner:
             raise TrainerError(f"a batch for version {batch.version} came to a trainer at version {self.version}")
         if any(sample.reward is None for sample in batch.samples):
             raise TrainerError("a sample without a reward came to the trainer")
+        return self._within_memory(lambda: self._try_step(batch))
+
+    def _try_step(self, batch: Batch) -> StepResult:
+        """Runs out of memory before anything was learned, or not at all."""
         phases, speed = Phases(), Speed(self._shape, self._device, self._ranks.size)
         diagnostics = Diagnostics(self.version, self._ranks)
         plan = self._plan(batch)
         self._before_the_step(plan, batch, diagnostics)
         phases.end("proximal")
-        for minibatch in plan:
-            kept_share = self._backward(minibatch, diagnostics)
+        for number, minibatch in enumerate(plan):
+            try:
+                kept_share = self._backward(minibatch, diagnostics)
+            except torch.OutOfMemoryError as error:
+                if number:
+                    raise TrainerError(_too_long(self._micro_batch_tokens), str(error)) from None
+                raise
             if kept_share:
                 diagnostics.optimizer_step(self._optimize(kept_share), self._lr)
             else:
@@ -108,10 +122,32 @@ class Learner:
         result = diagnostics.result()
         self._entropy = result["entropy"]
         metrics = result | speed.of([s.tokens for s in batch.samples], computed, phases.ended)
-        return StepResult(self.version, metrics, phases.ended, self._health.warnings(metrics))
+        warnings, self._warnings = self._warnings + self._health.warnings(metrics), []
+        return StepResult(self.version, metrics, phases.ended, warnings)
+
+    def _within_memory(self, step: Callable[[], StepResult]) -> StepResult:
+        """Estimates of memory may be wrong, or what is free lie in pieces: then begin again, in smaller passes."""
+        while True:
+            try:
+                return step()
+            except torch.OutOfMemoryError as error:
+                self._take_smaller_passes(error)
+
+    def _take_smaller_passes(self, error: torch.OutOfMemoryError) -> None:
+        tokens = self._micro_batch_tokens
+        if self._ranks.size > 1 or tokens <= _FEWEST:
+            raise TrainerError(_too_long(tokens), str(error)) from None
+        self._forget_gradients()
+        gc.collect()
+        torch.cuda.empty_cache()
+        self._budget = max(tokens * 3 // 4, _FEWEST)
+        self._warnings.append(f"passes of {tokens} tokens did not fit into memory; goes on with {self._budget}")
 
     def sft(self, examples: Sequence[Sample]) -> StepResult:
         """Supervised learning on the answers, the mean over their tokens."""
+        return self._within_memory(lambda: self._try_sft(examples))
+
+    def _try_sft(self, examples: Sequence[Sample]) -> StepResult:
         phases = Phases()
         trained = [num_trained(example) for example in examples]
         weights = sequence_weights(trained, "token", self._longest)
@@ -125,7 +161,8 @@ class Learner:
         metrics = {"grad_norm": self.policy.optimize(lr), "lr": lr, "tokens": float(sum(trained))}
         phases.end("learn")
         self.version += 1
-        return StepResult(self.version, {"loss": self._ranks.sum(total).item()} | metrics, phases.ended)
+        warnings, self._warnings = self._warnings, []
+        return StepResult(self.version, {"loss": self._ranks.sum(total).item()} | metrics, phases.ended, warnings)
 
     @torch.no_grad()
     def score(self, samples: Sequence[Sample]) -> list[list[float]]:
@@ -343,6 +380,13 @@ class Learner:
         if self._critic:
             self._critic.optimize(self._lr)
         return self.policy.optimize(self._lr, kept_share)
+
+
+def _too_long(tokens: int) -> str:
+    return (
+        f"passes of {tokens} tokens do not fit into the GPU's memory; set train.micro_batch_tokens to less than that, "
+        "or train.recompute=true, or give the engine less by engine.memory_share"
+    )
 
 
 def _copy(decoder: Decoder, dtype: torch.dtype) -> Decoder:

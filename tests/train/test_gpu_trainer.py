@@ -115,3 +115,18 @@ def test_a_shared_prefix_short_and_long() -> None:
 def test_the_budget_is_found() -> None:
     learner = Learner(decoder(), TrainConfig(compile=False))
     assert learner._micro_batch_tokens >= 2048
+
+
+def test_a_pass_that_does_not_fit_is_cut_and_done_again() -> None:
+    learner = Learner(decoder(), TrainConfig(compile=False, micro_batch_tokens=1_000_000))
+    learner.step(batch(0))
+    torch.cuda.empty_cache()
+    long = Batch(1, [group for copy in range(300) for group in batch(1).groups])
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 600 * 2**20) / total)
+    try:
+        result = learner.step(long)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert "did not fit into memory" in result.warnings[0]
+    assert learner.version == 2

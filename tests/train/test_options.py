@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 import torch
 
+from freerun.core import TrainerError
 from freerun.train.checkpoint import CheckpointWriter, load_checkpoint
 from freerun.train.config import TrainConfig
-from freerun.train.diagnostics import Health
+from freerun.train.diagnostics import Diagnostics, Health
 from freerun.train.learner import Learner
 from freerun.train.losses.presets import PRESETS
+from freerun.train.packing import Packed
 from tests.tiny import tiny_decoder
 from tests.train.test_learner import plain_logprobs, random_batch
 
@@ -197,3 +199,40 @@ def test_a_figure_that_leaves_its_range_is_said_once() -> None:
     assert health.warnings({"clip_share": 0.8}) == []
     assert health.warnings({"clip_share": 0.1}) == []
     assert len(health.warnings({"clip_share": 0.9, "effective_samples": 0.1})) == 2
+
+
+@pytest.mark.parametrize("how", ["forward", "backward"])
+def test_a_pass_that_does_not_fit_is_cut_and_done_again(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU never runs out like this, so it is made to: above 1,100 tokens, before or after gradients are there."""
+    batch = random_batch(0, groups=250)
+    real = Learner._rl_backward
+
+    def narrow(self: Learner, micro: Packed, diagnostics: Diagnostics) -> torch.Tensor:
+        fits = len(micro.tokens_T) <= 1100
+        result = real(self, micro, diagnostics) if how == "backward" or fits else None
+        if result is None or not fits:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return result
+
+    plain = learner(micro_batch_tokens=1_000_000)
+    expected = plain.step(batch)
+    monkeypatch.setattr(Learner, "_rl_backward", narrow)
+    who = learner(micro_batch_tokens=2_000)
+    got = who.step(batch)
+    assert got.warnings[:2] == [
+        "passes of 2000 tokens did not fit into memory; goes on with 1500",
+        "passes of 1500 tokens did not fit into memory; goes on with 1125",
+    ]
+    assert got.metrics["loss"] == pytest.approx(expected.metrics["loss"])
+    for name, tensor in weights(who).items():
+        torch.testing.assert_close(tensor, weights(plain)[name], atol=1e-6, rtol=1e-5)
+
+
+def test_memory_that_does_not_suffice_names_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: Any) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Learner, "_rl_backward", never)
+    who = learner(micro_batch_tokens=2_000)
+    with pytest.raises(TrainerError, match=r"passes of 1024 tokens do not fit .* set train.micro_batch_tokens"):
+        who.step(random_batch(0))
