@@ -15,6 +15,10 @@ from freerun.weights.base import WeightsHandle
 
 T = TypeVar("T")
 
+_KEEP_ALIVE_S = 2.0
+"""Shorter than any server's (uvicorn's is 5 s unless told otherwise): one that a server closes just as the next request
+goes out fails that request."""
+
 
 class HttpEngine:
     """An async context manager. No time-outs of its own on answers: how long is too long is the controller's to say."""
@@ -27,7 +31,7 @@ class HttpEngine:
 
     async def __aenter__(self) -> "HttpEngine":
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
             timeout=aiohttp.ClientTimeout(total=None, connect=30),
             read_bufsize=2**20,
         )

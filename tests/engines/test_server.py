@@ -45,12 +45,26 @@ async def until(condition: Callable[[EngineStats], bool], engine: HttpEngine) ->
 
 async def test_a_served_engine(tmp_path: Path) -> None:
     async with engine(tmp_path) as e:
+        beside = asyncio.create_task(_an_idle_connection_stays_open(e))
         await _groups_come_back(e)
         await _nonsense_is_refused(e)
         await _closing_cancels(e)
         await _paused_it_takes_requests_and_weights(e, tmp_path / "paused")
         await _weights_swap_mid_answer(e, tmp_path)
         await _stop_strings(e)
+        await beside
+
+
+async def _an_idle_connection_stays_open(e: HttpEngine) -> None:
+    """For longer than uvicorn would have it: a request on its way would fail with the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(e.url.rsplit(":", 1)[1]))
+    for pause_s in (5.5, 0):
+        writer.write(b"GET /stats HTTP/1.1\r\nHost: here\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        await asyncio.sleep(pause_s)
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(int(head.lower().split(b"content-length:")[1].split()[0]))
+    writer.close()
 
 
 async def _groups_come_back(e: HttpEngine) -> None:

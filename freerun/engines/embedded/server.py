@@ -24,6 +24,9 @@ from freerun.engines.embedded.served import ServedEngine
 from freerun.engines.embedded.thread import EngineThread
 from freerun.weights.base import Subscriber
 
+KEEP_ALIVE_S = 3600
+"""Whoever closes an idle connection must not be the one who answers: the next request may be on its way already."""
+
 
 @dataclass(slots=True, frozen=True)
 class Where:
@@ -96,10 +99,15 @@ def _engine(folder: Path, config: EngineConfig) -> ServedEngine:
 
 
 def _server(thread: EngineThread, app: FastAPI, for_people: bool) -> uvicorn.Server:
-    if not for_people:
-        return uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
-    config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=2)
-    return _Server(config, thread)
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=2 if for_people else None,
+    )
+    return _Server(config, thread) if for_people else uvicorn.Server(config)
 
 
 def _listening(where: Where) -> socket.socket:
