@@ -123,7 +123,7 @@ def bench_engine(
     prompt: Annotated[int, typer.Option(help="Length of a prompt.", min=1)] = 64,
     slots: Annotated[int, typer.Option(help="Answers decoded together.", min=1)] = 512,
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "bfloat16",
-    burst: Annotated[int, typer.Option(help="Tokens decoded on a GPU before the host looks.", min=1)] = 16,
+    burst: Annotated[int, typer.Option(help="Most tokens decoded on a GPU before the host looks.", min=1)] = 16,
     threads: Annotated[int, typer.Option(help="CPU threads.", min=1)] = 1,
     against: Annotated[str | None, typer.Option(help="transformers: the rival, in the same run.")] = None,
     json_only: Annotated[bool, typer.Option("--json", help="Print the JSON line only.")] = False,

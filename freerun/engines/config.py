@@ -22,7 +22,7 @@ class EngineConfig(Section):
     )
     block_tokens: int | None = knob(None, "Tokens in one block of the cache; empty: 16 on a CPU, 64 on a GPU.", ge=1)
     burst: int = knob(
-        4, "Tokens decoded on a GPU before the host looks at them: more is faster, but new weights wait longer.", ge=1
+        4, "Most tokens decoded on a GPU before the host looks at them; fewer where a token takes long.", ge=1
     )
     step_tokens: int | None = knob(
         None,

@@ -258,15 +258,16 @@ def test_steps_are_short_from_the_news_of_new_weights_to_their_first_tokens() ->
     engine = EmbeddedEngine(model, EngineConfig(cache_tokens=4096, max_running=8, burst=8))
     engine.warm_up()
     assert (engine.tokens, engine.running, engine.has_work) == (0, 0, False)
-    engine.submit("a", [1, 2, 3], Sampling(max_new_tokens=1000, seed=1, ignore_eos=True), 2)
+    engine.submit("a", [1, 2, 3], Sampling(max_new_tokens=1900, seed=1, ignore_eos=True), 2)
 
     def sampled() -> int:
         before = engine.tokens
         engine.step()
         return engine.tokens - before
 
-    assert [sampled() for _ in range(6)][-3:] == [16, 16, 16]
+    assert any(sampled() > 4 for _ in range(100)), "bursts grow long when what was compiled first is forgotten"
     engine.expect_update(True)
-    assert [sampled() for _ in range(3)] == [16, 2, 2], "the step under way, then short ones"
+    assert [sampled() for _ in range(3)][1:] == [2, 2], "after the step under way, short ones"
     engine.update_weights(1, {name: tensor.detach().clone() for name, tensor in model.named_parameters()}, "keep")
-    assert [sampled() for _ in range(4)] == [0, 2, 2, 16]
+    assert [sampled() for _ in range(3)] == [0, 2, 2]
+    assert any(sampled() > 4 for _ in range(100))

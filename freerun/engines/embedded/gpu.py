@@ -1,7 +1,7 @@
 """Runs steps on a GPU.
 
 Decoding goes in bursts: one CUDA graph holds a whole step (forward pass, sampling, the next step's input), and is
-replayed several times before the host looks at the results. All that is needed per token lives on the device; a
+replayed once or several times before the host looks at the results. All that is needed per token lives on the device; a
 sequence that ends within a burst runs on, through the next one too, and what it sampled after its own end is thrown
 away. Prompts, and answers being rebuilt after new weights, go through the same kernels without a graph.
 """
@@ -23,6 +23,7 @@ from freerun.engines.embedded.fused import (
     split_tokens,
     to_device,
 )
+from freerun.engines.embedded.pace import Pace
 from freerun.engines.embedded.sampler import truncated
 from freerun.engines.embedded.scheduler import Step
 from freerun.engines.embedded.sequence import UNKNOWN, Chunk, Sequence
@@ -86,8 +87,10 @@ class GpuRunner:
         """Where the sequences of the last burst were."""
         self._inv_freq = decoder.inv_freq.float().cuda()
         self.burst = burst
+        self._pace = Pace(burst)
         self.short = False
         self.waited_s = 0.0
+        self._landed_s = 0.0
         torch._foreach_copy_([self._inv_freq], [self._inv_freq.clone()])  # loads what the first swap would wait for
 
     @torch.inference_mode()
@@ -120,7 +123,7 @@ class GpuRunner:
         if any(s.request.sampling.top_k or s.request.sampling.top_p < 1 for s in sequences):
             self._decode_once(batch, longest, sequences)
             return self._flight(sequences, 1)
-        graph, steps = self._graph(batch, longest), 1 if self.short else self.burst
+        graph, steps = self._graph(batch, longest), 1 if self.short else self._pace.steps
         for _ in range(steps):
             graph.replay()
         return self._flight(sequences, steps)
@@ -133,11 +136,15 @@ class GpuRunner:
         logprobs = self._slots.out_logprobs[where].contiguous().to("cpu", non_blocking=True)
         copied = torch.cuda.Event()
         copied.record()
+        launched_s = time.monotonic()
 
         def land() -> Sampled:
             start_s = time.monotonic()
             copied.synchronize()
-            self.waited_s += time.monotonic() - start_s
+            now_s = time.monotonic()
+            self.waited_s += now_s - start_s
+            self._pace.took(steps, now_s - max(launched_s, self._landed_s))
+            self._landed_s = now_s
             return tokens.T.tolist(), logprobs.T.tolist()
 
         return Flight(sequences, steps, land)
