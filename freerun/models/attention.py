@@ -4,10 +4,10 @@ Shapes: T tokens, H query heads, K key/value heads, D head dimension, N sequence
 G = H / K query heads that share a key/value head.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from inspect import signature
-from itertools import accumulate, groupby
+from itertools import accumulate, chain, groupby
 from typing import Any
 
 import numpy as np
@@ -45,11 +45,17 @@ class _Rows:
     def __len__(self) -> int:
         return len(self.prefix) + len(self.own)
 
-    def all(self) -> np.ndarray:
-        return np.concatenate((np.arange(self.prefix.start, self.prefix.stop), self.mine()))
+    @property
+    def both(self) -> tuple[range, range]:
+        return self.prefix, self.own
 
-    def mine(self) -> np.ndarray:
-        return np.arange(self.own.start, self.own.stop)
+
+def _places(ranges: Iterable[range]) -> np.ndarray:
+    """All that they hold, one range after another."""
+    starts, stops = np.array([(each.start, each.stop) for each in ranges]).T
+    lengths = stops - starts
+    places: np.ndarray = np.arange(lengths.sum()) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+    return places
 
 
 def _rows(lengths: Sequence[int], prefixes: Sequence[range] | None) -> list[_Rows]:
@@ -106,7 +112,8 @@ class _Short:
         self._q_bounds, self._longest_q = _bounds([len(rows.own) for rows in sequences], device)
         self._k_bounds, self._longest_k = _bounds([len(rows) for rows in sequences], device)
         shares = any(rows.prefix for rows in sequences)
-        self._gather = _joined([rows.all() for rows in sequences]).to(device) if shares else None
+        everything = chain.from_iterable(rows.both for rows in sequences)
+        self._gather = torch.from_numpy(_places(everything)).to(device) if shares else None
 
     def __call__(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
         from torch.nn.attention.varlen import varlen_attn
@@ -129,7 +136,7 @@ class _Long:
 
     def __init__(self, rows: _Rows, device: torch.device) -> None:
         self._mine = slice(rows.own.start, rows.own.stop)
-        self._gather = torch.from_numpy(rows.all()).to(device) if rows.prefix else None
+        self._gather = torch.from_numpy(_places(rows.both)).to(device) if rows.prefix else None
         self._own = slice(len(rows.prefix), len(rows))
         self._padding = -len(rows) % _ROUND
 
@@ -185,10 +192,7 @@ def _indices(bucket: list[_Rows]) -> tuple[Tensor, Tensor, Tensor]:
     longest = len(bucket[0])
     gather_NL = np.zeros((len(bucket), longest), np.int64)
     for row, rows in zip(gather_NL, bucket, strict=True):
-        row[: len(rows)] = rows.all()
-    own = [np.arange(len(rows.prefix), len(rows)) + n * longest for n, rows in enumerate(bucket)]
-    return torch.from_numpy(gather_NL), _joined(own), _joined([rows.mine() for rows in bucket])
-
-
-def _joined(rows: list[np.ndarray]) -> Tensor:
-    return torch.from_numpy(np.concatenate(rows))
+        row[: len(rows)] = _places(rows.both)
+    own = [range(n * longest + len(rows.prefix), n * longest + len(rows)) for n, rows in enumerate(bucket)]
+    kept, back = _places(own), _places(rows.own for rows in bucket)
+    return torch.from_numpy(gather_NL), torch.from_numpy(kept), torch.from_numpy(back)

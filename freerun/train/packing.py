@@ -1,10 +1,12 @@
 """Sequences into padding-free micro-batches. Answers to the same prompt that go together have it once.
 
-Shapes: T tokens of all sequences in a row; A trained tokens among them (those with a loss); S sequences.
+Shapes: S sequences, F tokens of all of them; T those in a row, without prompts that are there already; A trained tokens
+(those with a loss).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import torch
@@ -129,36 +131,35 @@ def pack(
     Advantage and weight are those of each token of a sequence; without them, 0 and 1.
     """
     prefixes = _shared(samples)
-    lengths = [len(sample.tokens) - len(prefix) for sample, prefix in zip(samples, prefixes, strict=True)]
-    starts = np.cumsum([0, *lengths[:-1]])
-    trained = [np.flatnonzero(sample.loss_mask[1:]) for sample in samples]
-    counts = [len(at) for at in trained]
+    lengths_S, skipped_S = (np.array([len(x) for x in each]) for each in ([s.tokens for s in samples], prefixes))
 
-    def picked(per_token: Sequence[Sequence[float]], dtype: type) -> np.ndarray:
-        return np.concatenate([np.array(row, dtype)[at + 1] for row, at in zip(per_token, trained, strict=True)])
+    def flat(per_token: Iterable[Sequence[float]], dtype: type) -> np.ndarray:
+        return np.fromiter(chain.from_iterable(per_token), dtype, lengths_S.sum())
 
-    def spread(per_sequence: Sequence[float]) -> Tensor:
-        return torch.from_numpy(np.repeat(np.array(per_sequence, np.float32), counts))
-
-    own_tokens = [sample.tokens[len(prefix) :] for sample, prefix in zip(samples, prefixes, strict=True)]
-    positions = [np.arange(len(p), len(p) + length) for p, length in zip(prefixes, lengths, strict=True)]
-    rows = [start + at - len(prefix) for start, at, prefix in zip(starts, trained, prefixes, strict=True)]
-    for prefix, places in zip(prefixes, rows, strict=True):
-        if prefix:
-            places[0] = prefix[-1]  # the first token with a loss is predicted by the prompt's last
-    return Packed(
-        tokens_T=torch.from_numpy(np.concatenate([np.array(tokens, np.int64) for tokens in own_tokens])),
-        positions_T=torch.from_numpy(np.concatenate(positions)),
-        lengths=lengths,
-        prefixes=prefixes,
-        rows_A=torch.from_numpy(np.concatenate(rows)),
-        targets_A=torch.from_numpy(picked([sample.tokens for sample in samples], np.int64)),
-        behavior_A=torch.from_numpy(picked([sample.behavior_logprobs for sample in samples], np.float32)),
-        advantages_A=spread(advantages or [0.0] * len(samples)),
-        versions_A=torch.from_numpy(picked([sample.versions for sample in samples], np.int64)),
-        sequence_A=torch.from_numpy(np.repeat(np.arange(len(samples)), counts)),
-        weights_A=spread(weights or [1.0] * len(samples)),
-    )
+    sequence_F = np.repeat(np.arange(len(samples)), lengths_S)
+    position_F = np.arange(len(sequence_F)) - (np.cumsum(lengths_S) - lengths_S)[sequence_F]
+    own_F = position_F >= skipped_S[sequence_F]
+    place_F = np.cumsum(own_F) - 1
+    at_A = np.flatnonzero(flat((sample.loss_mask for sample in samples), bool) & (position_F > 0))
+    of_A, before_A = sequence_F[at_A], at_A - 1
+    prompt_ends_S = np.array([prefix[-1] if prefix else 0 for prefix in prefixes])
+    tokens_F = flat((sample.tokens for sample in samples), np.int64)
+    behavior_F = flat((sample.behavior_logprobs for sample in samples), np.float32)
+    versions_F = flat((sample.versions for sample in samples), np.int64)
+    arrays = {
+        "tokens_T": tokens_F[own_F],
+        "positions_T": position_F[own_F],
+        # the first token with a loss is predicted by the prompt's last, wherever that is
+        "rows_A": np.where(own_F[before_A], place_F[before_A], prompt_ends_S[of_A]),
+        "targets_A": tokens_F[at_A],
+        "behavior_A": behavior_F[at_A],
+        "advantages_A": np.array(advantages or [0.0] * len(samples), np.float32)[of_A],
+        "versions_A": versions_F[at_A],
+        "sequence_A": of_A,
+        "weights_A": np.array(weights or [1.0] * len(samples), np.float32)[of_A],
+    }
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    return Packed(lengths=(lengths_S - skipped_S).tolist(), prefixes=prefixes, **tensors)
 
 
 def _shared(samples: Sequence[Sample]) -> list[range]:
