@@ -1,7 +1,6 @@
 """What this machine can do, found out by trying."""
 
 import asyncio
-import os
 import platform
 import shutil
 import socket
@@ -14,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from freerun.core.machine import processors
 from freerun.launch.gpus import visible_gpus
 from freerun.launch.mps import Mps, MpsRefused
 from freerun.launch.scratch import memory_folder, scratch_folder
@@ -67,7 +67,7 @@ def _package(name: str, least: str) -> Finding:
 
 
 def _cores() -> Finding:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = processors()
     needs = "generation and training overlap" if cores > 1 else "generation and training share one core: use 2 or more"
     return Finding(cores > 1, f"{cores} CPU core(s): {needs}")
 

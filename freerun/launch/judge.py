@@ -16,6 +16,7 @@ from rich.table import Table
 from freerun.config.load import load_reward
 from freerun.control.waiting import together
 from freerun.core import ConfigError, DataError, Task
+from freerun.core.machine import processors
 from freerun.data.config import DataConfig
 from freerun.data.rows import did_you_mean, listed
 from freerun.data.sources import read_source
@@ -52,7 +53,7 @@ def reward_of(judge: str, workers: int | None, timeout_s: float | None) -> Rewar
     if judge.endswith((".yaml", ".yml")):
         config = load_reward(Path(judge))
     else:
-        config = RewardConfig(judge=_written(judge), workers=os.cpu_count() or 1)
+        config = RewardConfig(judge=_written(judge), workers=processors())
     changes = {"workers": workers, "timeout_s": timeout_s}
     config = config.model_copy(update={key: value for key, value in changes.items() if value is not None})
     config.check()
@@ -92,7 +93,7 @@ async def judge(
             return await judge_all(
                 service,
                 answers,
-                at_once=never.workers * _WAITING,
+                at_once=never.processes * _WAITING,
                 ended=progress,
                 next_is=lambda answer, verdict: lines.write(_line(answer, verdict)),
             )

@@ -4,6 +4,7 @@ from typing import Any
 
 from pydantic import field_validator
 
+from freerun.core.machine import processors
 from freerun.core.section import Section, knob
 from freerun.rewards.judges import check
 from freerun.rewards.parts import JudgeSpec, Part, parse_judge, typed
@@ -16,10 +17,16 @@ class RewardConfig(Section):
         "text); or a list of judges with weights and options, also format, length, overlong, model and http: see "
         "docs/rewards.md.",
     )
-    workers: int = knob(1, "How many processes judge at the same time.", ge=1)
+    workers: int | None = knob(
+        None, "How many processes judge at the same time; empty: one for every four processors.", ge=1
+    )
     timeout_s: float = knob(10.0, "A judgement that takes longer is killed and its sample not trained on.", gt=0)
     retries: int = knob(1, "How often a judgement is made again when its process died or a remote judge failed.", ge=0)
     give_up_after: int = knob(32, "End the run when so many judgements in a row have failed.", ge=1)
+
+    @property
+    def processes(self) -> int:
+        return self.workers or max(1, processors() // 4)
 
     @field_validator("judge", mode="plain")
     @classmethod

@@ -76,7 +76,7 @@ class JudgeService:
 
     def _allowed(self, part: Part) -> tuple[int, float]:
         remote = part.name in REMOTE
-        workers = part.workers or (REMOTE_WORKERS if remote else self._config.workers)
+        workers = part.workers or (REMOTE_WORKERS if remote else self._config.processes)
         return workers, part.timeout_s or (REMOTE_TIMEOUT_S if remote else self._config.timeout_s)
 
     def _record(self, verdict: Verdict) -> None:
