@@ -1,7 +1,8 @@
 """Keeps what `freerun resume` needs.
 
-Consumes settled steps; produces checkpoints, every so many steps and of the last one. It waits until the trainer has
-copied its state, which the next step would change, and not for the disk; generation goes on all the while.
+Consumes settled steps; produces checkpoints, every so many steps and of the last one. It waits until the step's version
+is delivered, so that its line in the metrics is there before the checkpoint is, and until the trainer has copied its
+state, which the next step would change, and not for the disk; generation goes on all the while.
 """
 
 import asyncio
@@ -21,7 +22,16 @@ _LAST_SAVE_S = 2.5
 
 
 class Keeper:
-    def __init__(self, trainer: Trainer, folder: RunFolder, every: int, recorder: Recorder, patience_s: float) -> None:
+    def __init__(
+        self,
+        trainer: Trainer,
+        folder: RunFolder,
+        every: int,
+        recorder: Recorder,
+        patience_s: float,
+        delivered: asyncio.Event,
+    ) -> None:
+        self._delivered = delivered
         self._trainer = trainer
         self._folder = folder
         self._every = every
@@ -32,6 +42,7 @@ class Keeper:
     async def settled(self, state: ControlState) -> None:
         self._latest = state
         if self._every and state.version % self._every == 0:
+            await self._delivered.wait()
             await self.checkpoint()
 
     async def checkpoint(self) -> None:

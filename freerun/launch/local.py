@@ -206,7 +206,7 @@ async def _train(
         run.on_publish.append(beside.published)
         if latest.version not in recorder.evaluated_versions:
             await beside.published(latest)
-    keeper = Keeper(trainer, folder, config.train.save_every, recorder, config.control.patience_s)
+    keeper = Keeper(trainer, folder, config.train.save_every, recorder, config.control.patience_s, run.delivered)
     run.on_settle.append(keeper.settled)
     keep_heap()
     recorder.begin()
