@@ -197,7 +197,9 @@ def _mixed(answers: Sequence[Answer], texts: Sequence[str]) -> list[Answer]:
 
 
 def _config(judge: str, workers: int, timeout_s: float = 10.0) -> RewardConfig:
-    return RewardConfig(judge=judge, workers=workers, timeout_s=timeout_s, give_up_after=1 << 30)
+    """Every answer is judged, also one that was judged before."""
+    every = {"name": judge, "cache": False}
+    return RewardConfig(judge=every, workers=workers, timeout_s=timeout_s, give_up_after=1 << 30)
 
 
 async def _timed(service: JudgeService, answers: Sequence[Answer]) -> tuple[float, list[Verdict]]:

@@ -36,6 +36,8 @@ BUILT_IN = {
 LIBRARIES = {"math": "math_verify", "reasoning-gym": "reasoning_gym", "verifiers": "verifiers.v1"}
 REMOTE = frozenset({"model", "http"})
 """They wait for somebody else: each has workers and a deadline of its own, and trying again may help."""
+PURE = frozenset({"exact", "number", "math", "format", "length", "overlong"})
+"""They say the same of the same task and text, whenever they are asked."""
 
 
 def check(judge: JudgeSpec, timeout_s: float = math.inf) -> None:

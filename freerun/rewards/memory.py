@@ -1,6 +1,7 @@
 """Verdicts by content: what was judged once is not judged again.
 
-For judges that cost money or minutes. A policy that has settled on an answer gives it many times, often in one group.
+For judges that cost money or minutes, and for those that always say the same of the same. A policy that has settled on
+an answer gives it many times, often in one group.
 """
 
 import asyncio

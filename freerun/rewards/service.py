@@ -15,7 +15,7 @@ from typing import Self
 from freerun.core import FreerunError, RewardError, Task
 from freerun.rewards.base import JudgeReason, Verdict, total
 from freerun.rewards.config import RewardConfig
-from freerun.rewards.judges import REMOTE
+from freerun.rewards.judges import PURE, REMOTE
 from freerun.rewards.memory import Memory
 from freerun.rewards.parts import Part
 from freerun.rewards.pool import Pool, again
@@ -54,7 +54,7 @@ class JudgeService:
                 workers, timeout_s = self._allowed(parts[0])
                 pool = Pool(parts, workers=workers, timeout_s=timeout_s, retries=self._config.retries, log=log)
                 self._pools.append(await self._open.enter_async_context(pool))
-                self._judges.append(Memory(pool.judge) if remembers(parts[0]) else pool)
+                self._judges.append(Memory(pool.judge) if all(map(remembers, parts)) else pool)
         except BaseException:
             await self._open.aclose()
             raise
@@ -70,7 +70,12 @@ class JudgeService:
         if not self._judges:
             raise FreerunError("the judge service is not open: use `async with`")
         request = frame(Request(task, text))
-        verdict = total(await asyncio.gather(*(judge.judge(request) for judge in self._judges)))
+        first, *others = self._judges
+        if others:
+            verdicts = await asyncio.gather(*(judge.judge(request) for judge in self._judges))
+        else:  # as nearly always, without a task of its own
+            verdicts = [await first.judge(request)]
+        verdict = total(verdicts)
         self._record(verdict)
         return verdict
 
@@ -110,8 +115,8 @@ def pooled(parts: list[Part]) -> list[list[Part]]:
 
 
 def needs_own_pool(part: Part) -> bool:
-    return part.name in REMOTE or remembers(part) or part.workers is not None or part.timeout_s is not None
+    return part.name in REMOTE or any(wish is not None for wish in (part.cache, part.workers, part.timeout_s))
 
 
 def remembers(part: Part) -> bool:
-    return part.name == "model" if part.cache is None else part.cache
+    return part.name in PURE | {"model"} if part.cache is None else part.cache

@@ -409,3 +409,39 @@ def test_every_knob_has_one_line_of_help() -> None:
     for name, field in RewardConfig.model_fields.items():
         assert field.description, name
         assert "\n" not in field.description, name
+
+
+@pytest.mark.parametrize(
+    ("judge", "judged"), [("number", 2), (["exact", "number"], 2), ({"name": "number", "cache": False}, 5)]
+)
+async def test_what_can_only_be_judged_one_way_is_judged_once(
+    judge: Any, judged: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bytes] = []
+    real = Worker.judge
+
+    async def counted(self: Worker, request: bytes, timeout_s: float) -> Verdict:
+        asked.append(request)
+        return await real(self, request, timeout_s)
+
+    monkeypatch.setattr(Worker, "judge", counted)
+    async with JudgeService(RewardConfig(judge=judge, workers=2)) as service:
+        first = await asyncio.gather(*(service.judge(TASK, text) for text in ("5", "6", "5")))
+        again = [await service.judge(TASK, "5"), await service.judge(TASK, "6")]
+    right, wrong = first[0].reward, first[1].reward
+    assert right != wrong
+    assert [verdict.reward for verdict in (*first, *again)] == [right, wrong, right, right, wrong]
+    assert len(asked) == judged
+    assert service.counts[JudgeReason.OK] == 5
+
+
+async def test_a_function_of_the_users_is_asked_every_time(judge_file: JudgeFile) -> None:
+    path = judge_file("""
+        count = 0
+        def reward(task, text):
+            global count
+            count += 1
+            return count
+    """)
+    async with JudgeService(RewardConfig(judge=path, workers=1)) as service:
+        assert [(await service.judge(TASK, "5")).reward for _ in range(3)] == [1, 2, 3]
