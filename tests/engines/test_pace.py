@@ -23,6 +23,12 @@ def test_a_burst_takes_a_few_milliseconds(device_s: float, host_s: float, most: 
     assert pace.steps == steps
 
 
+def test_a_burst_that_was_over_before_anybody_looked() -> None:
+    pace = Pace(4)
+    pace.took(4, 0.0)
+    assert pace.steps == 4
+
+
 def test_what_took_long_once_is_forgotten() -> None:
     pace = Pace(4)
     for _ in range(20):

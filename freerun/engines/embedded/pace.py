@@ -10,6 +10,7 @@ Consumes how long bursts took; produces the length of the next.
 from math import ceil
 
 ENOUGH_S = 0.005
+_SHORTEST_S = 1e-6
 _NEWEST = 0.2
 """What the newest burst counts in the mean."""
 
@@ -21,6 +22,6 @@ class Pace:
 
     def took(self, steps: int, burst_s: float) -> None:
         """A burst of so many steps, on whatever it had to wait for: the device, or the host that came late."""
-        step_s = burst_s / steps
+        step_s = max(burst_s / steps, _SHORTEST_S)
         self._step_s += (step_s - self._step_s) * (_NEWEST if self._step_s else 1.0)
         self.steps = min(max(ceil(ENOUGH_S / self._step_s), 1), self._most)
