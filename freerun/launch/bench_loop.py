@@ -67,6 +67,8 @@ class Measured:
     """From the end of the trainer's step until the engines had its version, mean."""
     pause_s: float
     """Of that, what engines stood still for, mean."""
+    first_token_s: float
+    """From the swap until the new version's first tokens were there, mean."""
     recomputed_tokens: float
     """Cache to be rebuilt after an update, mean."""
 
@@ -87,6 +89,7 @@ class Measured:
             staleness_max=max(s.staleness_max for s in steps),
             update_s=sum(s.update_s for s in steps) / len(steps),
             pause_s=sum(s.update_pause_s for s in steps) / len(steps),
+            first_token_s=sum(s.first_token_s for s in steps) / len(steps),
             recomputed_tokens=sum(s.trainer["recomputed_tokens"] for s in steps) / len(steps),
         )
 
@@ -211,6 +214,7 @@ def table(work: Work, runs: dict[str, Measured]) -> Table:
     row("staleness, most", lambda run: str(run.staleness_max))
     row("update: trained to swapped", lambda run: f"{1e3 * run.update_s:,.0f} ms")
     row("update: engine stands still", lambda run: f"{1e3 * run.pause_s:,.1f} ms")
+    row("update: swapped to first tokens", lambda run: f"{1e3 * run.first_token_s:,.0f} ms")
     row("tokens recomputed a step", lambda run: f"{run.recomputed_tokens:,.0f}")
     return table
 

@@ -180,13 +180,19 @@ class Recorder:
             dropped={r.value: n for r, n in self._ledger.drops.items() if r is not Released.RUN_ENDED},
             judgements=dict(self._ledger.judgements),
             engine_idle_s=0.0,
-            trainer_idle_s=result.phases[0][1] - self._batch_asked_s if result.phases else 0.0,
+            trainer_idle_s=self._trainer_idle_s(now_s, result),
             update_pause_s=0.0,
             first_token_s=_mean(list(self._first_token_s.values())),
             running=sum(self._running.values()),
             waiting=len(self.buffer) if self.buffer else 0,
             trainer=result.metrics | {"masked_tokens": float(masked_tokens), "recomputed_tokens": 0.0},
         )
+
+    def _trainer_idle_s(self, now_s: float, result: StepResult) -> float:
+        """Before the step, for a batch; after it, until its version could be published and was."""
+        if not result.phases:
+            return 0.0
+        return (result.phases[0][1] - self._batch_asked_s) + (now_s - result.phases[-1][2])
 
     def _keep_samples(self, step: int, batch: Batch) -> None:
         for group in batch.groups[:1]:

@@ -52,7 +52,7 @@ class StepRecord:
     engine_idle_s: float
     """Seconds of `step_s` in which an engine had nothing to generate, mean over engines."""
     trainer_idle_s: float
-    """Seconds of `step_s` in which the trainer waited for data."""
+    """Seconds of `step_s` in which the trainer waited: for data, or for engines to take the version before."""
     update_pause_s: float
     """Seconds of `step_s` in which an engine stood still to swap weights, mean over engines."""
     running: int
