@@ -18,7 +18,7 @@ class RewardConfig(Section):
         "docs/rewards.md.",
     )
     workers: int | None = knob(
-        None, "How many processes judge at the same time; empty: one for every four processors.", ge=1
+        None, "How many processes judge at the same time; empty: one for every four processors, up to 16.", ge=1
     )
     timeout_s: float = knob(10.0, "A judgement that takes longer is killed and its sample not trained on.", gt=0)
     retries: int = knob(1, "How often a judgement is made again when its process died or a remote judge failed.", ge=0)
@@ -26,7 +26,7 @@ class RewardConfig(Section):
 
     @property
     def processes(self) -> int:
-        return self.workers or max(1, processors() // 4)
+        return self.workers or min(max(processors() // 4, 1), 16)
 
     @field_validator("judge", mode="plain")
     @classmethod
