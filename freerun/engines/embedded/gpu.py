@@ -143,7 +143,7 @@ class GpuRunner:
             copied.synchronize()
             now_s = time.monotonic()
             self.waited_s += now_s - start_s
-            self._pace.took(steps, now_s - max(launched_s, self._landed_s))
+            self._pace.took(steps, now_s - max(launched_s, self._landed_s), now_s - start_s)
             self._landed_s = now_s
             return tokens.T.tolist(), logprobs.T.tolist()
 
