@@ -1,9 +1,14 @@
 """How many tokens one forward and backward pass may have: what fits the memory that is free for it, found by
-trying small."""
+trying small; and less, where that turns out to be too much."""
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
 
-from freerun.core import FinishReason, Sample
+from freerun.core import FinishReason, Sample, TrainerError
 from freerun.models.shape import Shape
 from freerun.train.packing import pack
 from freerun.train.ranks import Ranks
@@ -15,6 +20,63 @@ _PROBES = 2_040, 6_136
 """Such as no width of a model has: torch.compile would take the number of tokens for that width, and compile again."""
 _SPARE = 0.85
 """Of what is free: allocators fragment. At 1.5B and lengths of 32 to 8,192 a tenth was too little."""
+
+_FEWEST = 1_024
+"""If memory does not suffice for a pass of so many tokens, it will not for fewer."""
+
+T = TypeVar("T")
+
+
+class Passes:
+    """How long they may be: as said, or as found when first asked. An estimate may be wrong, or what is free lie in
+    pieces; a trainer that is `alone`, without other ranks in the middle of the same, then begins again with less."""
+
+    def __init__(self, tokens: int | None, find: Callable[[], int], alone: bool) -> None:
+        self._tokens, self._find, self._alone = tokens, find, alone
+        self._notes: list[str] = []
+
+    @property
+    def tokens(self) -> int:
+        if self._tokens is None:
+            self._tokens = self._find()
+        return self._tokens
+
+    def fitting(self, attempt: Callable[[], T], undo: Callable[[], None]) -> T:
+        """What the attempt gives; after `undo`, in shorter passes, as often as memory runs out."""
+        while True:
+            try:
+                return attempt()
+            except torch.OutOfMemoryError as error:
+                self._shorten(error)
+            undo()
+            gc.collect()
+            torch.cuda.empty_cache()
+
+    @contextmanager
+    def for_good(self) -> Iterator[None]:
+        """What is done in here cannot be undone, so that memory that runs out ends it."""
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            raise self._refusal(error) from None
+
+    def take_notes(self) -> list[str]:
+        notes, self._notes = self._notes, []
+        return notes
+
+    def _shorten(self, error: torch.OutOfMemoryError) -> None:
+        if not self._alone or self.tokens <= _FEWEST:
+            raise self._refusal(error) from None
+        shorter = max(self.tokens * 3 // 4, _FEWEST)
+        self._notes.append(f"passes of {self.tokens} tokens did not fit into memory; goes on with {shorter}")
+        self._tokens = shorter
+
+    def _refusal(self, error: torch.OutOfMemoryError) -> TrainerError:
+        return TrainerError(
+            f"passes of {self.tokens} tokens do not fit into the GPU's memory; set train.micro_batch_tokens to less "
+            "than that, or train.recompute=true, or give the engine less by engine.memory_share",
+            str(error),
+        )
 
 
 def micro_batch_budget(policy: Trained, shape: Shape, device: torch.device, ranks: Ranks) -> int:

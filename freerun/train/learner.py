@@ -5,11 +5,10 @@ minibatch, gradients accumulated over its micro-batches and one optimizer step. 
 trained tokens of the whole minibatch, however that was cut into micro-batches and dealt to ranks.
 """
 
-import gc
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from freerun.models.checkpoint import load_decoder, save_tensors
 from freerun.models.decoder import Decoder
 from freerun.train.advantages import advantages, overlong_penalty
 from freerun.train.base import StepResult
-from freerun.train.budget import micro_batch_budget
+from freerun.train.budget import Passes, micro_batch_budget
 from freerun.train.config import TrainConfig
 from freerun.train.diagnostics import Diagnostics, Health
 from freerun.train.gae import gae, value_loss
@@ -37,9 +36,6 @@ from freerun.train.proximal import proximal_logprobs
 from freerun.train.ranks import ALONE, Ranks
 from freerun.train.speed import Speed
 from freerun.train.trained import Frozen, Trained, decoder_of
-
-_FEWEST = 1_024
-"""Tokens of a pass. If memory does not suffice for that, it will not for fewer."""
 
 
 class Learner:
@@ -72,8 +68,11 @@ class Learner:
         self.policy = Trained(PolicyModel(decoder, temperature), config, ranks)
         self._shape = decoder.shape
         self._health = Health()
-        self._warnings: list[str] = []
-        self._budget: int | None = config.micro_batch_tokens
+        self._passes = Passes(
+            config.micro_batch_tokens,
+            lambda: micro_batch_budget(self.policy, self._shape, self._device, ranks),
+            alone=ranks.size == 1,
+        )
         self._entropy = math.inf
         self.version: Version = 0
 
@@ -88,7 +87,7 @@ class Learner:
 
     def warm_up(self) -> None:
         """Find out now how long a pass may be, which compiles on a GPU: nobody waits for it yet."""
-        _ = self._micro_batch_tokens
+        _ = self._passes.tokens
 
     def step(self, batch: Batch) -> StepResult:
         """Reinforcement learning on a batch of groups."""
@@ -96,56 +95,32 @@ class Learner:
             raise TrainerError(f"a batch for version {batch.version} came to a trainer at version {self.version}")
         if any(sample.reward is None for sample in batch.samples):
             raise TrainerError("a sample without a reward came to the trainer")
-        return self._within_memory(lambda: self._try_step(batch))
+        return self._passes.fitting(lambda: self._try_step(batch), undo=self._forget_gradients)
 
     def _try_step(self, batch: Batch) -> StepResult:
-        """Runs out of memory before anything was learned, or not at all."""
+        """It may be tried again while nothing is learned yet: until the first minibatch has its gradient."""
         phases, speed = Phases(), Speed(self._shape, self._device, self._ranks.size)
         diagnostics = Diagnostics(self.version, self._ranks)
         plan = self._plan(batch)
         self._before_the_step(plan, batch, diagnostics)
         phases.end("proximal")
-        for number, minibatch in enumerate(plan):
-            try:
-                kept_share = self._backward(minibatch, diagnostics)
-            except torch.OutOfMemoryError as error:
-                if number:
-                    raise TrainerError(_too_long(self._micro_batch_tokens), str(error)) from None
-                raise
-            if kept_share:
-                diagnostics.optimizer_step(self._optimize(kept_share), self._lr)
-            else:
-                self._forget_gradients()
+        kept_share = self._backward(plan[0], diagnostics) if plan else 0.0
+        with self._passes.for_good():
+            self._optimize(kept_share, diagnostics)
+            for minibatch in plan[1:]:
+                self._optimize(self._backward(minibatch, diagnostics), diagnostics)
         phases.end("learn")
         self.version += 1
         computed = sum(len(micro.tokens_T) for minibatch in plan for micro in minibatch)
         result = diagnostics.result()
-        self._entropy = result["entropy"]
+        self._entropy = result.get("entropy", self._entropy)
         metrics = result | speed.of([s.tokens for s in batch.samples], computed, phases.ended)
-        warnings, self._warnings = self._warnings + self._health.warnings(metrics), []
+        warnings = self._passes.take_notes() + self._health.warnings(metrics)
         return StepResult(self.version, metrics, phases.ended, warnings)
-
-    def _within_memory(self, step: Callable[[], StepResult]) -> StepResult:
-        """Estimates of memory may be wrong, or what is free lie in pieces: then begin again, in smaller passes."""
-        while True:
-            try:
-                return step()
-            except torch.OutOfMemoryError as error:
-                self._take_smaller_passes(error)
-
-    def _take_smaller_passes(self, error: torch.OutOfMemoryError) -> None:
-        tokens = self._micro_batch_tokens
-        if self._ranks.size > 1 or tokens <= _FEWEST:
-            raise TrainerError(_too_long(tokens), str(error)) from None
-        self._forget_gradients()
-        gc.collect()
-        torch.cuda.empty_cache()
-        self._budget = max(tokens * 3 // 4, _FEWEST)
-        self._warnings.append(f"passes of {tokens} tokens did not fit into memory; goes on with {self._budget}")
 
     def sft(self, examples: Sequence[Sample]) -> StepResult:
         """Supervised learning on the answers, the mean over their tokens."""
-        return self._within_memory(lambda: self._try_sft(examples))
+        return self._passes.fitting(lambda: self._try_sft(examples), undo=self._forget_gradients)
 
     def _try_sft(self, examples: Sequence[Sample]) -> StepResult:
         phases = Phases()
@@ -158,18 +133,19 @@ class Learner:
             torch.autograd.backward(loss)
             total += loss.detach()
         lr = self._lr
-        metrics = {"grad_norm": self.policy.optimize(lr), "lr": lr, "tokens": float(sum(trained))}
+        with self._passes.for_good():
+            metrics = {"grad_norm": self.policy.optimize(lr), "lr": lr, "tokens": float(sum(trained))}
         phases.end("learn")
         self.version += 1
-        warnings, self._warnings = self._warnings, []
-        return StepResult(self.version, {"loss": self._ranks.sum(total).item()} | metrics, phases.ended, warnings)
+        loss = {"loss": self._ranks.sum(total).item()}
+        return StepResult(self.version, loss | metrics, phases.ended, self._passes.take_notes())
 
     @torch.no_grad()
     def score(self, samples: Sequence[Sample]) -> list[list[float]]:
         """The present weights' log-probability of every token that `loss_mask` marks."""
         order = sorted(range(len(samples)), key=lambda i: len(samples[i].tokens))
         scores: list[list[float]] = [[] for _ in samples]
-        for indices in _within(order, [len(s.tokens) for s in samples], self._micro_batch_tokens):
+        for indices in _within(order, [len(s.tokens) for s in samples], self._passes.tokens):
             micro = pack([samples[i] for i in indices]).to(self._device)
             logprobs, places = self.policy(micro)[0].tolist(), micro.sequence_A.tolist()
             for place, logprob in zip(places, logprobs, strict=True):
@@ -206,12 +182,6 @@ class Learner:
         coef, floor = self._config.entropy_coef, self._config.entropy_floor
         return coef if floor is None else coef * max(0.0, 1.0 - self._entropy / floor)
 
-    @property
-    def _micro_batch_tokens(self) -> int:
-        if self._budget is None:
-            self._budget = micro_batch_budget(self.policy, self._shape, self._device, self._ranks)
-        return self._budget
-
     def _plan(self, batch: Batch) -> list[list[Packed]]:
         """The batch in shuffled, near-equal minibatches, each of them as this rank's micro-batches. Samples without a
         trained token take part in none."""
@@ -233,7 +203,7 @@ class Learner:
     ) -> Iterator[Packed]:
         """This rank's micro-batches of those samples; `weights` go with `indices`, `advantage` with `samples`. One that
         is empty, so that all ranks have as many, is a short sample of which no token is trained."""
-        ranks, capacity = self._ranks.size, self._micro_batch_tokens
+        ranks, capacity = self._ranks.size, self._passes.tokens
         among = [samples[i] for i in indices]
         share = -(-sum(len(sample.tokens) for sample in among) // ranks)
         together = bundles(among, min(capacity, share))
@@ -271,7 +241,7 @@ class Learner:
         assert self._reference is not None
         costs = [0.0] * len(samples)
         order = [i for i, sample in enumerate(samples) if num_trained(sample)]
-        for indices in _within(order, [len(s.tokens) for s in samples], self._micro_batch_tokens):
+        for indices in _within(order, [len(s.tokens) for s in samples], self._passes.tokens):
             micro = pack([samples[i] for i in indices]).to(self._device)
             policy_A, reference_A = self.policy(micro)[0], self._reference(micro)[0]
             cost_A = kl_estimate(self._config.kl, policy_A, reference_A)
@@ -371,22 +341,18 @@ class Learner:
         diagnostics.add(value_loss=loss.loss_A)
 
     def _forget_gradients(self) -> None:
-        """Of a minibatch that the corrections masked away."""
+        """Of a minibatch that the corrections masked away, or that is to be done again."""
         self.policy.forget_gradients()
         if self._critic:
             self._critic.forget_gradients()
 
-    def _optimize(self, kept_share: float) -> float:
+    def _optimize(self, kept_share: float, diagnostics: Diagnostics) -> None:
+        """By the gradient of a minibatch of which the corrections kept so much."""
+        if not kept_share:
+            return self._forget_gradients()
         if self._critic:
             self._critic.optimize(self._lr)
-        return self.policy.optimize(self._lr, kept_share)
-
-
-def _too_long(tokens: int) -> str:
-    return (
-        f"passes of {tokens} tokens do not fit into the GPU's memory; set train.micro_batch_tokens to less than that, "
-        "or train.recompute=true, or give the engine less by engine.memory_share"
-    )
+        return diagnostics.optimizer_step(self.policy.optimize(self._lr, kept_share), self._lr)
 
 
 def _copy(decoder: Decoder, dtype: torch.dtype) -> Decoder:

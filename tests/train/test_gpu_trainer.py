@@ -114,7 +114,7 @@ def test_a_shared_prefix_short_and_long() -> None:
 
 def test_the_budget_is_found() -> None:
     learner = Learner(decoder(), TrainConfig(compile=False))
-    assert learner._micro_batch_tokens >= 2048
+    assert learner._passes.tokens >= 2048
 
 
 def test_a_pass_that_does_not_fit_is_cut_and_done_again() -> None:

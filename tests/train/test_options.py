@@ -236,3 +236,34 @@ def test_memory_that_does_not_suffice_names_the_setting(monkeypatch: pytest.Monk
     who = learner(micro_batch_tokens=2_000)
     with pytest.raises(TrainerError, match=r"passes of 1024 tokens do not fit .* set train.micro_batch_tokens"):
         who.step(random_batch(0))
+
+
+@pytest.mark.parametrize("minibatches", [1, 3])
+def test_what_has_begun_to_change_the_weights_is_not_done_again(
+    minibatches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory that runs out in the optimizer: it makes its moments when it first steps."""
+    tried = []
+
+    def full(*_: Any) -> float:
+        tried.append(1)
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    who = learner(micro_batch_tokens=10_000, minibatches=minibatches)
+    monkeypatch.setattr(who.policy, "optimize", full)
+    with pytest.raises(TrainerError, match="passes of 10000 tokens do not fit"):
+        who.step(random_batch(0))
+    with pytest.raises(TrainerError, match="passes of 10000 tokens do not fit"):
+        who.sft(random_batch(0).samples)
+    assert len(tried) == 2
+    assert who.version == 0
+
+
+def test_a_batch_without_anything_to_train_on_moves_nothing() -> None:
+    batch = random_batch(0)
+    for sample in batch.samples:
+        sample.loss_mask = [False] * len(sample.tokens)
+    who = learner(entropy_coef=0.1, entropy_floor=1.0)
+    assert who.step(batch).metrics["tokens"] == 0
+    assert all(torch.equal(tensor, weights(learner())[name]) for name, tensor in weights(who).items())
+    assert who.version == 1
