@@ -16,7 +16,7 @@ from freerun.weights.base import WeightsHandle
 T = TypeVar("T")
 
 _KEEP_ALIVE_S = 2.0
-"""Shorter than any server's (uvicorn's is 5 s unless told otherwise): one that a server closes just as the next request
+"""Shorter than servers have it (uvicorn 5 s, unless told otherwise): one that a server closes just as the next request
 goes out fails that request."""
 
 

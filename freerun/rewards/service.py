@@ -70,12 +70,7 @@ class JudgeService:
         if not self._judges:
             raise FreerunError("the judge service is not open: use `async with`")
         request = frame(Request(task, text))
-        first, *others = self._judges
-        if others:
-            verdicts = await asyncio.gather(*(judge.judge(request) for judge in self._judges))
-        else:  # as nearly always, without a task of its own
-            verdicts = [await first.judge(request)]
-        verdict = total(verdicts)
+        verdict = total(await asyncio.gather(*(judge.judge(request) for judge in self._judges)))
         self._record(verdict)
         return verdict
 
