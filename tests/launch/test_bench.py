@@ -32,6 +32,7 @@ def bench(*arguments: str) -> tuple[str, dict[str, Any]]:
 def test_async_compares_bounds_of_staleness() -> None:
     printed, record = bench("async", "--etas", "1,0", *SMALLER)
     assert "as many tokens a second as at η = 0" in printed
+    assert "swapped to first tokens" in printed
     assert [run["max_staleness"] for run in record["runs"]] == [0, 1]
     assert [run["steps"] for run in record["runs"]] == [1, 4]
     assert record["ratios"].keys() == {"1"}
@@ -40,7 +41,6 @@ def test_async_compares_bounds_of_staleness() -> None:
         assert run["tokens_per_s"] == min(run["trained_per_s"], run["generated_per_s"]) > 0
         assert 0 <= run["engine_idle_share"] < 1
         assert run["update_s"] >= run["pause_s"] > 0
-        assert run["first_token_s"] >= 0, "asked for a few times a second: a short run may not have heard of it"
 
 
 def test_interrupt_compares_what_an_update_does_to_answers() -> None:
