@@ -31,8 +31,8 @@ from freerun.weights.base import Subscriber, WeightsHandle
 T = TypeVar("T")
 Call = tuple[Callable[[], Any], "Future[Any]"]
 _SWITCH_S = 0.0005
-"""How long the engine's thread may keep Python from the others. An update takes several turns, each of which may wait so
-long; the default is 5 ms."""
+"""How long the engine's thread may keep Python from the others. An update takes several turns, each of which may wait
+so long; the default is 5 ms."""
 _SPAN_S = 0.5
 """A busy stretch is reported in pieces of about this length."""
 
