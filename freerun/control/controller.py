@@ -140,7 +140,7 @@ async def answer(run: Run, task: Task, ticket: Ticket) -> None:
     samples = await rolled_out(run, task, ticket)
     if samples is None:
         return discard(run, ticket.group, Released.ROLLOUT_FAILED)
-    verdicts = await together(*(run.judge.judge(task, sample.text) for sample in samples))
+    verdicts = await run.judge.judge_all(task, [sample.text for sample in samples])
     group = Group(ticket.group, task, judged(samples, verdicts), ticket.version)
     run.ledger.judged(group, [verdict.reason for verdict in verdicts])
     run.observer.judged(group)

@@ -49,7 +49,7 @@ class Evaluator:
 
         async def one(index: int, task: Task) -> tuple[list[float | None], int]:
             samples = await self.rollout(task, Client(self.engine, f"evaluate/{self.seed}/{index}"))
-            verdicts = await together(*(self.judge.judge(task, sample.text) for sample in samples))
+            verdicts = await self.judge.judge_all(task, [sample.text for sample in samples])
             progress()
             return [verdict.reward for verdict in verdicts], sum(sample.truncated for sample in samples)
 

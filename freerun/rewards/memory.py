@@ -6,7 +6,7 @@ an answer gives it many times, often in one group.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from hashlib import blake2b
 
 from freerun.rewards.base import Verdict
@@ -24,11 +24,18 @@ class Memory:
         self._known: OrderedDict[bytes, Verdict] = OrderedDict()
         self._going: dict[bytes, asyncio.Task[Verdict]] = {}
 
-    async def judge(self, request: bytes) -> Verdict:
-        key = blake2b(request, digest_size=16).digest()
-        if key in self._known:
-            self._known.move_to_end(key)
-            return self._known[key]
+    async def judge_all(self, requests: Sequence[bytes]) -> list[Verdict]:
+        """Each content is looked up once; only what is not known yet is waited for."""
+        keys = {request: blake2b(request, digest_size=16).digest() for request in set(requests)}
+        verdicts = {request: self._known[key] for request, key in keys.items() if key in self._known}
+        for request in verdicts:
+            self._known.move_to_end(keys[request])
+        unknown = [request for request in keys if request not in verdicts]
+        verdicts |= zip(unknown, await asyncio.gather(*(self._judge_once(keys[r], r) for r in unknown)), strict=True)
+        return [verdicts[request] for request in requests]
+
+    async def _judge_once(self, key: bytes, request: bytes) -> Verdict:
+        """However many ask for it at the same time."""
         if key not in self._going:
             self._going[key] = asyncio.create_task(self._remember(key, request))
             self._going[key].add_done_callback(_look)

@@ -1,6 +1,7 @@
 """Workers that judge by the same parts, each judgement with a deadline that is kept by killing."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -82,6 +83,9 @@ class Pool:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
         await self._end_zygote()
+
+    async def judge_all(self, requests: Sequence[bytes]) -> list[Verdict]:
+        return await asyncio.gather(*map(self.judge, requests))
 
     async def judge(self, request: bytes) -> Verdict:
         """The verdict on a framed request, retries included. Raises what the pool was stopped with."""

@@ -7,6 +7,7 @@ there are too many in a row, no exception.
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -66,13 +67,20 @@ class JudgeService:
         await self._open.aclose()
 
     async def judge(self, task: Task, text: str) -> Verdict:
-        """The verdict on one answer. Raises RewardError once `give_up_after` judgements in a row have failed."""
+        (verdict,) = await self.judge_all(task, [text])
+        return verdict
+
+    async def judge_all(self, task: Task, texts: Sequence[str]) -> list[Verdict]:
+        """Of each answer. Raises RewardError once `give_up_after` judgements in a row have failed."""
         if not self._judges:
             raise FreerunError("the judge service is not open: use `async with`")
-        request = frame(Request(task, text))
-        verdict = total(await asyncio.gather(*(judge.judge(request) for judge in self._judges)))
-        self._record(verdict)
-        return verdict
+        framed = {text: frame(Request(task, text)) for text in set(texts)}
+        requests = [framed[text] for text in texts]
+        parts = await asyncio.gather(*(judge.judge_all(requests) for judge in self._judges))
+        verdicts = [total(verdicts) for verdicts in zip(*parts, strict=True)]
+        for verdict in verdicts:
+            self._record(verdict)
+        return verdicts
 
     def _allowed(self, part: Part) -> tuple[int, float]:
         remote = part.name in REMOTE

@@ -21,15 +21,21 @@ class SingleTurn:
         """The group's samples in the order of their index, whatever order they ended in."""
         stream = client.generate(task.prompt_tokens, self._sampling, self._group_size)
         completions = sorted([completion async for completion in stream], key=lambda completion: completion.index)
-        return [self._sample(task, completion) for completion in completions]
+        texts = {tokens: self._text(tokens) for tokens in {tuple(completion.tokens) for completion in completions}}
+        return [_sample(task, completion, texts[tuple(completion.tokens)]) for completion in completions]
 
-    def _sample(self, task: Task, completion: Completion) -> Sample:
-        given = len(task.prompt_tokens)
-        return Sample(
-            tokens=task.prompt_tokens + completion.tokens,
-            loss_mask=[False] * given + [True] * len(completion.tokens),
-            behavior_logprobs=[0.0] * given + completion.logprobs,
-            versions=[NOT_SAMPLED] * given + completion.versions,
-            finish=completion.finish,
-            text=self._tokenizer.decode(completion.tokens, skip_special_tokens=True),
-        )
+    def _text(self, tokens: tuple[int, ...]) -> str:
+        """Asked once for each of a group's different answers: a policy that is sure gives few of them."""
+        return self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+
+
+def _sample(task: Task, completion: Completion, text: str) -> Sample:
+    given = len(task.prompt_tokens)
+    return Sample(
+        tokens=task.prompt_tokens + completion.tokens,
+        loss_mask=[False] * given + [True] * len(completion.tokens),
+        behavior_logprobs=[0.0] * given + completion.logprobs,
+        versions=[NOT_SAMPLED] * given + completion.versions,
+        finish=completion.finish,
+        text=text,
+    )

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,9 @@ async def test_nobody_waits_for_one_that_hangs() -> None:
             if text == "9":
                 others_judged.set()
             return Verdict(float(text), JudgeReason.OK)
+
+        async def judge_all(self, task: Task, texts: Sequence[str]) -> list[Verdict]:
+            raise NotImplementedError
 
     answers = [Answer(Task(str(n), "", []), str(n)) for n in range(10)]
     told: list[float | None] = []

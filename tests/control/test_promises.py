@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -15,6 +16,7 @@ from freerun.control.controller import Run, train
 from freerun.control.dealer import Dealer
 from freerun.control.ledger import MemoryLedger
 from freerun.control.state import ControlState
+from freerun.control.waiting import together
 from freerun.core import Batch, EngineError, FreerunError, Group, Released, Sample, Task
 from freerun.core.nouns import NOT_SAMPLED
 from freerun.data.stream import TaskStream
@@ -98,6 +100,9 @@ class World:
         if self.random.random() < self.judge_failure_rate:
             return Verdict(None, JudgeReason.TIMEOUT)
         return Verdict(float(self.random.random() < 0.5), JudgeReason.OK)
+
+    async def judge_all(self, task: Task, texts: Sequence[str]) -> list[Verdict]:
+        return await together(*(self.judge(task, text) for text in texts))
 
     def doing(self, process: str, what: str) -> None: ...
     def judged(self, group: Group) -> None: ...

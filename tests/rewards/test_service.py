@@ -426,7 +426,7 @@ async def test_what_can_only_be_judged_one_way_is_judged_once(
 
     monkeypatch.setattr(Worker, "judge", counted)
     async with JudgeService(RewardConfig(judge=judge, workers=2)) as service:
-        first = await asyncio.gather(*(service.judge(TASK, text) for text in ("5", "6", "5")))
+        first = await service.judge_all(TASK, ["5", "6", "5"])
         again = [await service.judge(TASK, "5"), await service.judge(TASK, "6")]
     right, wrong = first[0].reward, first[1].reward
     assert right != wrong
@@ -445,3 +445,11 @@ async def test_a_function_of_the_users_is_asked_every_time(judge_file: JudgeFile
     """)
     async with JudgeService(RewardConfig(judge=path, workers=1)) as service:
         assert [(await service.judge(TASK, "5")).reward for _ in range(3)] == [1, 2, 3]
+        assert [verdict.reward for verdict in await service.judge_all(TASK, ["5", "5"])] == [4, 5]
+
+
+async def test_answers_are_judged_together_and_some_of_them_may_fail(obedient: str) -> None:
+    async with JudgeService(RewardConfig(judge=obedient, workers=2, timeout_s=0.5, retries=0)) as service:
+        verdicts = await service.judge_all(TASK, ["hang", "abc", "exit", "abc"])
+    assert [verdict.reason.value for verdict in verdicts] == ["timeout", "ok", "crash", "ok"]
+    assert [verdict.reward for verdict in verdicts] == [None, 3.0, None, 3.0]
