@@ -100,6 +100,12 @@ async def _nonsense_is_refused(e: HttpEngine) -> None:
             choices = (await response.json())["choices"]
             assert [choice["index"] for choice in choices] == [0, 1]
             assert choices[0]["weight_versions"] == [{"version": "0", "start": 0, "end": 3}]
+        async with session.post(f"{e.url}/inference/v1/generate", json=whole | {"stream": True}) as response:
+            *events, done = (await response.text()).strip().split("\n\n")
+            assert done == "data: [DONE]"
+            together = [json.loads(event.removeprefix("data: "))["choices"] for event in events]
+            assert len(together) == 1, "answers that end in one step come in one event"
+            assert sorted(choice["index"] for choice in together[0]) == [0, 1]
 
 
 async def _closing_cancels(e: HttpEngine) -> None:

@@ -32,7 +32,8 @@ class Piece:
 
 
 class Asked:
-    """Answers on their way. Iterate over it; `close` cancels what has not come yet, and must be called."""
+    """Answers on their way. Iterate over it, piece by piece, or take what has come `together`; `close` cancels what has
+    not come yet, and must be called."""
 
     def __init__(self, answers: int, cancel: Callable[[], None]) -> None:
         self._left = answers
@@ -48,6 +49,13 @@ class Asked:
         piece = await self.pieces.get()
         self._left -= piece.finish is not None
         return piece
+
+    async def together(self) -> list[Piece]:
+        """All that has come, and at least one piece: what ended in one step of the engine. Empty at the end."""
+        pieces = [await anext(self)] if self._left else []
+        while pieces and not self.pieces.empty():
+            pieces.append(await anext(self))
+        return pieces
 
     def close(self) -> None:
         self._cancel()

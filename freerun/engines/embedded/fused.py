@@ -16,6 +16,9 @@ from freerun.engines.embedded import kernels
 from freerun.models.decoder import Decoder, Layer
 from freerun.models.shape import Shape
 
+_COPIED_TOGETHER = 64
+"""Blocks of the cache."""
+
 
 def to_device(values: Sequence[Any] | np.ndarray, dtype: torch.dtype = torch.int32) -> Tensor:
     """Through pinned memory: a copy from pageable memory would wait for all that the device is doing."""
@@ -32,11 +35,12 @@ class DeviceCache:
         self.values = torch.zeros(size, dtype=dtype, device="cuda")
 
     def copy(self, copies: list[tuple[int, int]]) -> None:
-        """Whole blocks, in every layer."""
+        """Whole blocks, in every layer. Some at a time: what is copied is in memory once more meanwhile."""
         if copies:
-            sources, targets = to_device(copies, torch.int64).T
-            self.keys[:, targets] = self.keys[:, sources]
-            self.values[:, targets] = self.values[:, sources]
+            for some in to_device(copies, torch.int64).split(_COPIED_TOGETHER):
+                sources, targets = some.T
+                self.keys[:, targets] = self.keys[:, sources]
+                self.values[:, targets] = self.values[:, sources]
 
     @property
     def strides(self) -> tuple[int, int, int]:

@@ -14,6 +14,8 @@ from freerun.core import EngineError, FinishReason, Version
 from freerun.engines.embedded.blocks import Blocks
 from freerun.engines.embedded.sequence import UNKNOWN, Chunk, Request, Sequence
 
+_UNKNOWN = [UNKNOWN]
+
 
 @dataclass(slots=True)
 class Step:
@@ -98,6 +100,8 @@ class Scheduler:
 
     def _advance(self, sequence: Sequence, budget: int, step: Step) -> int:
         """Put the next stretch of the sequence, or of its prompt, into the step; how many tokens that is."""
+        if sequence.ahead:
+            return self._go_on(sequence, step)
         request = sequence.request
         if request.id in step.prompts:
             return 0  # its prompt's cache is complete only after this step
@@ -111,10 +115,19 @@ class Scheduler:
             end = min(end, length - 1)
         if not self._grow(sequence, end + self._burst - 1 if end == length else end):
             return 0
-        new = [UNKNOWN] if sequence.ahead else sequence.slice(start, end)
-        step.chunks.append(Chunk(new, start, sequence.table, sequence if end == length else None))
+        samples = sequence if end == length else None
+        step.chunks.append(Chunk(sequence.slice(start, end), start, sequence.table, samples))
         sequence.computed = end
         return end - start
+
+    def _go_on(self, sequence: Sequence, step: Step) -> int:
+        """The one token behind those that are under way: what nearly all sequences of nearly all steps do."""
+        start = sequence.computed
+        if not self._grow(sequence, start + self._burst):
+            return 0
+        step.chunks.append(Chunk(_UNKNOWN, start, sequence.table, sequence))
+        sequence.computed = start + 1
+        return 1
 
     def _advance_prompt(self, sequence: Sequence, budget: int, step: Step) -> int:
         request = sequence.request
