@@ -9,15 +9,14 @@ from typing import TypeVar
 import torch
 
 from freerun.core import FinishReason, Sample, TrainerError
-from freerun.models.shape import Shape
 from freerun.train.packing import pack
 from freerun.train.ranks import Ranks
-from freerun.train.trained import Trained
+from freerun.train.trained import Trained, decoder_of
 
 ON_A_CPU = 8_192
 MOST = 131_072
-_PROBES = 2_040, 6_136
-"""Such as no width of a model has: torch.compile would take the number of tokens for that width, and compile again."""
+_FUSED_BELOW = 5 * 2**20
+"""Elements of a tensor: torch.compile (2.11) fuses differently from here on, and so compiles once for either side."""
 _SPARE = 0.85
 """Of what is free: allocators fragment. At 1.5B and lengths of 32 to 8,192 a tenth was too little."""
 
@@ -79,11 +78,12 @@ class Passes:
         )
 
 
-def micro_batch_budget(policy: Trained, shape: Shape, device: torch.device, ranks: Ranks) -> int:
+def micro_batch_budget(policy: Trained, device: torch.device, ranks: Ranks) -> int:
     """Two passes of different size say what a token costs. The optimizer's moments, not there yet, are set aside."""
     if device.type != "cuda":
         return ON_A_CPU
-    (small, small_bytes), (large, large_bytes) = ((tokens, _peak(policy, shape, device, tokens)) for tokens in _PROBES)
+    probes = _probes(decoder_of(policy.module).shape.hidden)
+    (small, small_bytes), (large, large_bytes) = (_peak(policy, device, *probe) for probe in probes)
     per_token = max((large_bytes - small_bytes) / (large - small), 1.0)
     fixed = small_bytes - per_token * small
     shares = sum(p.numel() for p in policy.parameters) / ranks.size
@@ -94,17 +94,28 @@ def micro_batch_budget(policy: Trained, shape: Shape, device: torch.device, rank
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     tokens = int(((free + unused) * _SPARE - later - fixed) / per_token)
     fewest = -ranks.max(torch.tensor([-float(tokens)], device=device)).item()
-    return int(min(max(fewest, _PROBES[0]), MOST))
+    return int(min(max(fewest, small), MOST))
+
+
+def _probes(width: int) -> tuple[tuple[int, list[int]], tuple[int, list[int]]]:
+    """Two groups, as the tokens of a prompt and of its answers: short answers, and one long answer that makes large
+    tensors. These take different ways through attention and torch.compile, and what either needs is compiled and loaded
+    before the first step. No sum is a model's width: torch.compile would take it for that, and compile again."""
+    long = max(6_128, _FUSED_BELOW // width // 16 * 16 + 32)
+    return (8, [508] * 4), (8, [long])
 
 
 @torch.enable_grad()
-def _peak(policy: Trained, shape: Shape, device: torch.device, tokens: int) -> int:
-    """Bytes that a pass over one sequence of that many tokens takes beyond what was there before it."""
-    sample = Sample([1] * tokens, [True] * tokens, [0.0] * tokens, [0] * tokens, FinishReason.STOP)
-    micro = pack([sample]).to(device)
+def _peak(policy: Trained, device: torch.device, prompt: int, answers: list[int]) -> tuple[int, int]:
+    """The tokens of a pass over one group, and the bytes that it takes beyond what was there before it."""
+    samples = []
+    for answer in answers:
+        length, mask = prompt + answer, [False] * prompt + [True] * answer
+        samples.append(Sample([1] * length, mask, [0.0] * length, [0] * length, FinishReason.STOP))
+    micro = pack(samples).to(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
     logprobs_A, _ = policy(micro)
     torch.autograd.backward(logprobs_A.sum() * 0.0)
     policy.forget_gradients()
-    return torch.cuda.max_memory_allocated(device) - before
+    return len(micro.tokens_T), torch.cuda.max_memory_allocated(device) - before
