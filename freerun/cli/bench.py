@@ -38,6 +38,12 @@ Settings = Annotated[
 JsonOnly = Annotated[bool, typer.Option("--json", help="Print the JSON line only; the table goes to stderr.")]
 
 
+OnUpdate = Annotated[
+    Literal["recompute", "keep"],
+    typer.Option(help="Whether new weights rebuild the cache of running answers."),
+]
+
+
 @bench.command("async")
 def bench_async(
     settings: Settings = None,
@@ -61,10 +67,7 @@ def bench_async(
     ] = None,
     slots: Slots = None,
     longest: Longest = None,
-    on_update: Annotated[
-        Literal["recompute", "keep"],
-        typer.Option(help="Whether new weights rebuild the cache of running answers."),
-    ] = "recompute",
+    on_update: OnUpdate = "recompute",
     json_only: JsonOnly = False,
 ) -> None:
     """Does generating while training pay? Tokens a second of the whole loop at several staleness bounds η.
@@ -99,6 +102,7 @@ def bench_interrupt(
     ] = None,
     slots: Slots = None,
     longest: Longest = None,
+    on_update: OnUpdate = "recompute",
     json_only: JsonOnly = False,
 ) -> None:
     """Does it pay to give the engine new weights in the middle of its answers?
@@ -111,7 +115,7 @@ def bench_interrupt(
 
     work = Work.here(model, groups, slots, longest, settings or [])
     steps = steps or (6 if work.on_gpu else 4)
-    run_to_end(bench_interrupt(work, max_staleness, steps, json_only), lambda: "stopped")
+    run_to_end(bench_interrupt(work, max_staleness, steps, on_update, json_only), lambda: "stopped")
 
 
 @bench.command("engine")

@@ -4,13 +4,14 @@ import json
 
 from rich.console import Console
 
+from freerun.engines.config import OnUpdate
 from freerun.launch.bench_loop import Measured, Way, record, started, table
 from freerun.launch.bench_work import Work
 
 
-async def bench_interrupt(work: Work, max_staleness: int, steps: int, json_only: bool) -> None:
+async def bench_interrupt(work: Work, max_staleness: int, steps: int, on_update: OnUpdate, json_only: bool) -> None:
     """One after the other on the same processes: what an update does to running answers is said with each."""
-    ways = [Way(max_staleness, "recompute"), Way(max_staleness, "finish")]
+    ways = [Way(max_staleness, on_update), Way(max_staleness, "finish")]
     with work.model_folder() as model:
         async with started(work, model) as loop:
             interrupted, finished = [await loop.measure(way, steps) for way in ways]
