@@ -6,6 +6,7 @@ G = H / K query heads that share a key/value head.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from inspect import signature
 from itertools import accumulate, chain, groupby
 from typing import Any
@@ -122,13 +123,19 @@ class _Short:
             k, v = k_TKD[self._mine], v_TKD[self._mine]
         else:
             k, v = gathered(k_TKD, self._gather), gathered(v_TKD, self._gather)
-        how: dict[str, Any] = {"window_size": (-1, 0)}
-        if "enable_gqa" in signature(varlen_attn).parameters:  # torch 2.11 shares key/value heads without being told
-            how["enable_gqa"] = True
         bounds = self._q_bounds, self._k_bounds, self._longest_q, self._longest_k
-        read = varlen_attn(q_THD[self._mine], k, v, *bounds, **how)
+        read = varlen_attn(q_THD[self._mine], k, v, *bounds, **_causal())
         assert isinstance(read, Tensor)
         return read
+
+
+@cache
+def _causal() -> dict[str, Any]:
+    """How the variable-length kernel is told. torch 2.11 shares key/value heads without being asked to."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    shares = {"enable_gqa": True} if "enable_gqa" in signature(varlen_attn).parameters else {}
+    return {"window_size": (-1, 0), **shares}
 
 
 class _Long:

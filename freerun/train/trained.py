@@ -39,15 +39,15 @@ class Trained:
             self.module = _compute_copy(module)
         decoder = decoder_of(self.module)
         arrange(decoder, config.compiles(weight.device.type, decoder.shape.num_parameters), config.recompute)
-        self._optimizer = _optimizer(self._owner, config)
+        pairs = list(zip(self._owner.parameters(), self.module.parameters(), strict=True))
+        self.parameters = [mine for mine, _ in pairs if mine.requires_grad]
+        """The optimizer's."""
+        self._copies = [copy for mine, copy in pairs if mine.requires_grad and copy is not mine]
+        """What the module computes with, of each, where that is something else."""
+        self._optimizer = _optimizer(self.parameters, config)
 
     def __call__(self, *args: Any) -> Any:
         return _compute(self.module, *args)
-
-    @property
-    def parameters(self) -> list[nn.Parameter]:
-        """The optimizer's."""
-        return [parameter for parameter in self._owner.parameters() if parameter.requires_grad]
 
     def optimize(self, lr: float, kept_share: float = 1.0) -> float:
         """One optimizer step; the gradient's norm before it was clipped.
@@ -64,10 +64,8 @@ class Trained:
             raise TrainerError("the gradient is not finite; lower train.lr, or look at the rewards for huge values")
         self._optimizer.step()
         self.forget_gradients()
-        if self.module is not self._owner:
-            mine = {name: p for name, p in self._owner.named_parameters() if p.requires_grad}
-            copies = dict(self.module.named_parameters())
-            torch._foreach_copy_([copies[name].data for name in mine], [p.data for p in mine.values()])
+        if self._copies:
+            torch._foreach_copy_([copy.data for copy in self._copies], [mine.data for mine in parameters])
         return norm.item()
 
     def forget_gradients(self) -> None:
@@ -166,8 +164,7 @@ def _shard(module: nn.Module, ranks: Ranks, low: bool) -> None:
         part.set_force_sum_reduction_for_comms(True)  # gloo takes an average for a sum (pytorch #162338)
 
 
-def _optimizer(owner: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
-    learning = [p for p in owner.parameters() if p.requires_grad]
+def _optimizer(learning: list[nn.Parameter], config: TrainConfig) -> torch.optim.AdamW:
     return torch.optim.AdamW(
         [
             {"params": [p for p in learning if p.dim() > 1], "weight_decay": config.weight_decay},
