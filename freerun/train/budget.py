@@ -79,22 +79,31 @@ class Passes:
 
 
 def micro_batch_budget(policy: Trained, device: torch.device, ranks: Ranks) -> int:
-    """Two passes of different size say what a token costs. The optimizer's moments, not there yet, are set aside."""
+    """What fits on every rank."""
     if device.type != "cuda":
         return ON_A_CPU
+    fewest = -ranks.max(torch.tensor([-float(_fitting(policy, device, ranks.size))], device=device)).item()
+    return int(min(fewest, MOST))
+
+
+def _fitting(policy: Trained, device: torch.device, num_ranks: int) -> int:
+    """Two passes of different size say what a token costs. The optimizer's moments, not there yet, are set aside."""
     probes = _probes(decoder_of(policy.module).shape.hidden)
-    (small, small_bytes), (large, large_bytes) = (_peak(policy, device, *probe) for probe in probes)
+    small, small_bytes = _peak(policy, device, *probes[0])
+    try:
+        large, large_bytes = _peak(policy, device, *probes[1])
+    except torch.OutOfMemoryError:
+        policy.forget_gradients()
+        return small
     per_token = max((large_bytes - small_bytes) / (large - small), 1.0)
     fixed = small_bytes - per_token * small
-    shares = sum(p.numel() for p in policy.parameters) / ranks.size
+    shares = sum(p.numel() for p in policy.parameters) / num_ranks
     later = 4 * shares * 4  # gradient, two moments, and one to spare; float32
     free, total = torch.cuda.mem_get_info(device)
     allowed = torch.cuda.get_per_process_memory_fraction(device) * total - torch.cuda.memory_reserved(device)
     free = min(free, int(allowed))
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    tokens = int(((free + unused) * _SPARE - later - fixed) / per_token)
-    fewest = -ranks.max(torch.tensor([-float(tokens)], device=device)).item()
-    return int(min(max(fewest, small), MOST))
+    return max(int(((free + unused) * _SPARE - later - fixed) / per_token), small)
 
 
 def _probes(width: int) -> tuple[tuple[int, list[int]], tuple[int, list[int]]]:

@@ -9,6 +9,7 @@ import torch
 from freerun.core import Batch, FinishReason, Group, Sample, Task
 from freerun.models.attention import LONG, GpuPackedAttention, PackedAttention
 from freerun.models.decoder import Decoder
+from freerun.train import budget
 from freerun.train.config import TrainConfig
 from freerun.train.learner import Learner
 from tests.tiny import tiny_decoder
@@ -115,6 +116,18 @@ def test_a_shared_prefix_short_and_long() -> None:
 def test_the_budget_is_found() -> None:
     learner = Learner(decoder(), TrainConfig(compile=False))
     assert learner._passes.tokens >= 2048
+
+
+def test_the_budget_is_what_was_tried_where_more_does_not_fit() -> None:
+    learner = Learner(decoder(), TrainConfig(compile=False))
+    tokens, peak = budget._peak(learner.policy, torch.device("cuda"), 8, [508] * 4)
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 2 * peak) / total)
+    try:
+        assert learner._passes.tokens == tokens
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
 
 
 def test_a_pass_that_does_not_fit_is_cut_and_done_again() -> None:
