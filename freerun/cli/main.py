@@ -200,7 +200,7 @@ def demo(
     max_staleness: Annotated[int, typer.Option(help="The staleness bound η; 0 is synchronous.")] = 4,
     steps: Annotated[int | None, typer.Option(help="Training steps, instead of the demo's own number.")] = None,
 ) -> None:
-    """Watch a tiny model learn to reverse letters, in minutes, on two CPU cores."""
+    """Watch a tiny model learn to reverse letters, in a minute, on two CPU cores."""
     from freerun.launch.demo import run_demo
 
     print(run_to_end(run_demo(seed, max_staleness, steps)))
