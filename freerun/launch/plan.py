@@ -22,7 +22,8 @@ def describe(prepared: Prepared) -> str:
         f"{engine.max_running} answers at a time, cache: {cache}",
         f"           trainer: {ranks}{config.train.threads} thread(s), {config.train.objective}, AdamW at "
         f"{config.train.lr:g}",
-        f"           {config.reward.workers} reward worker(s): {config.reward.in_words}, {config.reward.timeout_s:g} s",
+        f"           {config.reward.processes} reward worker(s): {config.reward.in_words}, "
+        f"{config.reward.timeout_s:g} s",
     ]
     if config.evaluate.every:
         lines.append(f"           evaluator: an engine of its own, every {config.evaluate.every} steps")

@@ -58,6 +58,7 @@ def test_a_recipe_passes_a_dry_run(
     assert "64 groups × 16 samples = 1024 samples a step" in plan
     assert "staleness  at most 4 version(s)" in plan
     assert "evaluator: an engine of its own" in plan
+    assert " None " not in plan
 
 
 def test_held_out_sums_are_not_those_trained_on() -> None:
