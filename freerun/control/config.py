@@ -17,7 +17,12 @@ class ControlConfig(Section):
     )
     drop_no_signal: bool = knob(False, "Drop groups whose rewards are all equal, and run others in their place.")
     retries: int = knob(2, "How often a group is run again when the engine fails it, before it is dropped.", ge=0)
-    give_up_after: int = knob(200, "Stop the run when this many groups in a row were dropped.", ge=1)
+    give_up_after: int = knob(
+        200,
+        "Stop the run when this many groups in a row failed, or had no signal before anything was trained on; later, a "
+        "whole pass over the data without signal ends it.",
+        ge=1,
+    )
     patience_s: float = knob(60.0, "Whoever waits longer than this says what for.", gt=0)
 
     def bound(self) -> Bound:

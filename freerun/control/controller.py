@@ -65,7 +65,11 @@ class Run:
     buffer: Buffer = field(init=False)
     load: Load = field(default_factory=Load)
     router: Router = field(init=False)
-    dropped_in_a_row: int = 0
+    failed_in_a_row: int = 0
+    silent_in_a_row: int = 0
+    """Groups without signal."""
+    nothing_left: bool = False
+    """To learn from the data: nothing more is dealt."""
 
     def __post_init__(self) -> None:
         self.version = self.begins.version
@@ -124,6 +128,8 @@ async def produce(run: Run) -> None:
     """
     async with asyncio.TaskGroup() as going:
         for task in run.tasks:
+            if run.nothing_left:
+                break
             await run.load.at_most(run.max_load - run.group_size)
             await run.buffer.room()
             ticket = await run.admission.acquire(run.group_size)
@@ -146,9 +152,10 @@ async def answer(run: Run, task: Task, ticket: Ticket) -> None:
     run.observer.judged(group)
     if len(group.samples) < min(2, len(samples)):
         return discard(run, group.id, Released.JUDGE_FAILED)
+    run.failed_in_a_row = 0
     if run.config.drop_no_signal and len(set(group.rewards)) == 1:
-        return discard(run, group.id, Released.NO_SIGNAL)
-    run.dropped_in_a_row = 0
+        return pass_over(run, group)
+    run.silent_in_a_row = 0
     return run.buffer.put(group)
 
 
@@ -242,15 +249,31 @@ def settle(run: Run, batch: Batch, version: Version) -> None:
 
 
 def discard(run: Run, group: int, reason: Released) -> None:
-    """Drop a group that never reached the buffer; too many in a row and the run says so instead of spinning."""
+    """Drop a group that failed on its way; too many in a row and the run says so instead of spinning."""
     run.buffer.forget(group)
     drop(run, group, reason)
-    run.dropped_in_a_row += 1
-    if run.dropped_in_a_row >= run.config.give_up_after:
+    run.failed_in_a_row += 1
+    if run.failed_in_a_row >= run.config.give_up_after:
         raise FreerunError(
-            f"the last {run.dropped_in_a_row} groups were all dropped (the last one: {reason.value}), so there is "
-            "nothing to train on; look at the reward, or raise control.give_up_after"
+            f"the last {run.failed_in_a_row} groups were all dropped (the last one: {reason.value}), so there is "
+            "nothing to train on; look at the logs of engine and judge, or raise control.give_up_after"
         )
+
+
+def pass_over(run: Run, group: Group) -> None:
+    """Drop a group whose rewards are all equal. Where no other kind ever came, the reward is to blame; where none has
+    come for a whole pass over the data, there is nothing left to learn from it, and the run ends."""
+    run.buffer.forget(group.id)
+    drop(run, group.id, Released.NO_SIGNAL)
+    run.silent_in_a_row += 1
+    said = f"the last {run.silent_in_a_row} groups had equal rewards each (the last one: {group.rewards[0]:g})"
+    if not run.version and run.silent_in_a_row >= run.config.give_up_after:
+        raise FreerunError(
+            f"{said}, so there is nothing to train on; look at the reward, or raise control.give_up_after"
+        )
+    if run.silent_in_a_row >= max(run.config.give_up_after, len(run.tasks)) and not run.nothing_left:
+        run.nothing_left = True
+        run.observer.note(f"{said}: there is nothing left to learn from this data, and the run ends here")
 
 
 def drop(run: Run, group: int, reason: Released) -> None:

@@ -39,6 +39,10 @@ class Dealer(Iterator[Task]):
         """The group's task is trained on or dropped: it will not be dealt again."""
         del self._out[group]
 
+    def __len__(self) -> int:
+        """Tasks in a pass over the data."""
+        return len(self._stream)
+
     @property
     def position(self) -> Position:
         """Of the next task that was never dealt."""

@@ -315,7 +315,43 @@ def test_an_engine_that_cannot_take_a_version_ends_the_run_at_once() -> None:
 
 def test_a_filter_that_rejects_everything_stops_the_run() -> None:
     world = World(3, drop_no_signal=True, group_size=1)
-    with pytest.raises(FreerunError, match=r"groups were all dropped .*no_signal"):
+    with pytest.raises(FreerunError, match=r"the last 500 groups had equal rewards each .* look at the reward"):
+        run_fast(world.go())
+    audit(world)
+
+
+def test_a_policy_that_has_learned_all_ends_the_run() -> None:
+    class Learns(World):
+        async def judge(self, task: Task, text: str) -> Verdict:
+            solved = self.run.version >= 3
+            return Verdict(float(solved or self.random.random() < 0.5), JudgeReason.OK)
+
+    world = Learns(1, steps=1000, drop_no_signal=True, group_size=4, max_staleness=2)
+    run_fast(world.go())
+    counts = audit(world)
+    assert 3 <= len(world.batches) < 10
+    assert counts["dropped"] < 1000
+    (note,) = world.notes
+    assert "equal rewards each (the last one: 1): there is nothing left to learn" in note
+
+
+def test_rare_signal_is_no_reason_to_end() -> None:
+    class Rare(World):
+        judged_groups = 0
+
+        async def judge_all(self, task: Task, texts: Sequence[str]) -> list[Verdict]:
+            self.judged_groups += 1
+            differ = self.run.version == 0 or self.judged_groups % 400 == 0
+            return [Verdict(float(differ and index == 0), JudgeReason.OK) for index in range(len(texts))]
+
+    world = Rare(1, steps=6, drop_no_signal=True)
+    run_fast(world.go())
+    assert len(world.batches) == 6
+
+
+def test_failures_in_a_row_stop_the_run() -> None:
+    world = World(3, judge_failure_rate=1.0)
+    with pytest.raises(FreerunError, match=r"the last 500 groups were all dropped \(the last one: judge_failed\)"):
         run_fast(world.go())
     audit(world)
 
