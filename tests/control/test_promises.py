@@ -341,12 +341,13 @@ def test_rare_signal_is_no_reason_to_end() -> None:
 
         async def judge_all(self, task: Task, texts: Sequence[str]) -> list[Verdict]:
             self.judged_groups += 1
-            differ = self.run.version == 0 or self.judged_groups % 400 == 0
+            differ = self.run.version == 0 or self.judged_groups % 600 == 0  # where failures end it after 500
             return [Verdict(float(differ and index == 0), JudgeReason.OK) for index in range(len(texts))]
 
-    world = Rare(1, steps=6, drop_no_signal=True)
+    world = Rare(1, steps=3, drop_no_signal=True, num_tasks=4000)
     run_fast(world.go())
-    assert len(world.batches) == 6
+    assert len(world.batches) == 3
+    assert max(Counter(world.ledger.drops).values()) > 1000
 
 
 def test_failures_in_a_row_stop_the_run() -> None:
