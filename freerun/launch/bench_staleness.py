@@ -30,7 +30,6 @@ from rich.table import Table
 from freerun.config.load import load_config
 from freerun.control.waiting import together
 from freerun.core import Batch, ConfigError, Group, ProcessDied, Sample, Task, TrainerError
-from freerun.core.nouns import NOT_SAMPLED
 from freerun.engines.base import Completion
 from freerun.engines.embedded.engine import EmbeddedEngine
 from freerun.launch.child import follow_the_parent
@@ -41,6 +40,7 @@ from freerun.launch.progress import counting
 from freerun.launch.staleness_picture import Line, picture
 from freerun.launch.tiny import make_model
 from freerun.models.checkpoint import load_decoder
+from freerun.rollouts.single_turn import sample_of
 from freerun.train.learner import Learner
 
 OBJECTIVES = {"ppo": "plain PPO", "paper": "decoupled PPO", "freerun": "with distance"}
@@ -137,17 +137,10 @@ class Sampler:
         return Group(id, task, samples, admitted_at=self.engine.version)
 
     def _judged(self, task: Task, completion: Completion) -> Sample:
-        given = len(task.prompt_tokens)
         text = self._tokenizer.decode(completion.tokens, skip_special_tokens=True)
-        return Sample(
-            tokens=task.prompt_tokens + completion.tokens,
-            loss_mask=[False] * given + [True] * len(completion.tokens),
-            behavior_logprobs=[0.0] * given + completion.logprobs,
-            versions=[NOT_SAMPLED] * given + completion.versions,
-            finish=completion.finish,
-            text=text,
-            reward=float(text.strip() == task.answer),
-        )
+        sample = sample_of(task, completion, text)
+        sample.reward = float(text.strip() == task.answer)
+        return sample
 
 
 class AtAge:

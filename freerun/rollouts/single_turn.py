@@ -22,14 +22,15 @@ class SingleTurn:
         stream = client.generate(task.prompt_tokens, self._sampling, self._group_size)
         completions = sorted([completion async for completion in stream], key=lambda completion: completion.index)
         texts = {tokens: self._text(tokens) for tokens in {tuple(completion.tokens) for completion in completions}}
-        return [_sample(task, completion, texts[tuple(completion.tokens)]) for completion in completions]
+        return [sample_of(task, completion, texts[tuple(completion.tokens)]) for completion in completions]
 
     def _text(self, tokens: tuple[int, ...]) -> str:
         """Asked once for each of a group's different answers: a policy that is sure gives few of them."""
         return self._tokenizer.decode(list(tokens), skip_special_tokens=True)
 
 
-def _sample(task: Task, completion: Completion, text: str) -> Sample:
+def sample_of(task: Task, completion: Completion, text: str) -> Sample:
+    """One answer to the task's prompt, not judged yet."""
     given = len(task.prompt_tokens)
     return Sample(
         tokens=task.prompt_tokens + completion.tokens,
