@@ -204,7 +204,7 @@ def _config(judge: str, workers: int, timeout_s: float = 10.0) -> RewardConfig:
 
 async def _timed(service: JudgeService, answers: Sequence[Answer]) -> tuple[float, list[Verdict]]:
     began = time.monotonic()
-    verdicts = await judge_all(service, answers, at_once=128)
+    verdicts = await judge_all(service.judge, answers, at_once=128)
     return time.monotonic() - began, verdicts
 
 

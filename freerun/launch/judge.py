@@ -3,7 +3,7 @@
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -21,7 +21,7 @@ from freerun.data.config import DataConfig
 from freerun.data.rows import did_you_mean, listed
 from freerun.data.sources import read_source
 from freerun.data.tasks import as_text, tasks_as_they_stand
-from freerun.rewards.base import Judge, JudgeReason, Verdict
+from freerun.rewards.base import JudgeReason, Verdict
 from freerun.rewards.config import RewardConfig
 from freerun.rewards.service import JudgeService
 
@@ -91,7 +91,7 @@ async def judge(
     with _open(out) as lines:
         async with JudgeService(never) as service:
             return await judge_all(
-                service,
+                service.judge,
                 answers,
                 at_once=never.processes * _WAITING,
                 ended=progress,
@@ -107,7 +107,7 @@ def _open(out: Path | None) -> TextIO:
 
 
 async def judge_all(
-    judge: Judge,
+    judge: Callable[[Task, str], Awaitable[Verdict]],
     answers: Sequence[Answer],
     at_once: int,
     ended: Callable[[], object] = lambda: None,
@@ -123,7 +123,7 @@ async def judge_all(
 
     async def take_turns() -> None:
         for place, answer in waiting:
-            ahead[place] = await judge.judge(answer.task, answer.text)
+            ahead[place] = await judge(answer.task, answer.text)
             ended()
             while len(verdicts) in ahead:
                 verdicts.append(ahead.pop(len(verdicts)))

@@ -57,8 +57,6 @@ def total(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 class Judge(Protocol):
-    async def judge(self, task: Task, text: str) -> Verdict: ...
-
     async def judge_all(self, task: Task, texts: Sequence[str]) -> list[Verdict]:
         """Of each of these answers to a task."""
         ...

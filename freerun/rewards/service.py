@@ -30,9 +30,9 @@ REMOTE_TIMEOUT_S = 60.0
 class JudgeService:
     """Judges answers: every part at the same time, each in its pool.
 
-    Consumes calls of `judge`. Produces a verdict for each, and `counts` of their reasons. Waits for the slowest part;
-    unblocked by all verdicts, by too many failures in a row, and by closing. Nobody but the caller waits for a slow
-    one: what is admitted bounds how many can be waiting.
+    Consumes calls of `judge` and `judge_all`. Produces a verdict for each answer, and `counts` of their reasons.
+    Waits for the slowest part; unblocked by all verdicts, by too many failures in a row, and by closing. Nobody but
+    the caller waits for a slow one: what is admitted bounds how many can be waiting.
     """
 
     def __init__(self, config: RewardConfig, *, log: Path | None = None) -> None:

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,20 +86,16 @@ async def test_nobody_waits_for_one_that_hangs() -> None:
     """Two at a time: all others are judged while the first hangs, and still come after it."""
     others_judged = asyncio.Event()
 
-    class Slow:
-        async def judge(self, task: Task, text: str) -> Verdict:
-            if text == "0":
-                await others_judged.wait()
-            if text == "9":
-                others_judged.set()
-            return Verdict(float(text), JudgeReason.OK)
-
-        async def judge_all(self, task: Task, texts: Sequence[str]) -> list[Verdict]:
-            raise NotImplementedError
+    async def slow(task: Task, text: str) -> Verdict:
+        if text == "0":
+            await others_judged.wait()
+        if text == "9":
+            others_judged.set()
+        return Verdict(float(text), JudgeReason.OK)
 
     answers = [Answer(Task(str(n), "", []), str(n)) for n in range(10)]
     told: list[float | None] = []
-    verdicts = await judge_all(Slow(), answers, at_once=2, next_is=lambda _, verdict: told.append(verdict.reward))
+    verdicts = await judge_all(slow, answers, at_once=2, next_is=lambda _, verdict: told.append(verdict.reward))
     assert [verdict.reward for verdict in verdicts] == told == list(range(10))
 
 

@@ -114,8 +114,8 @@ async def told(path: Path) -> int:
 async def test_built_in_judges() -> None:
     async with JudgeService(config("number")) as service:
         judge: Judge = service
-        assert await judge.judge(TASK, "it is 5.") == Verdict(1.0, JudgeReason.OK)
-        assert await judge.judge(TASK, "it is 6.") == Verdict(0.0, JudgeReason.OK)
+        assert await judge.judge_all(TASK, ["it is 5."]) == [Verdict(1.0, JudgeReason.OK)]
+        assert await service.judge(TASK, "it is 6.") == Verdict(0.0, JudgeReason.OK)
     assert service.counts == {JudgeReason.OK: 2}
 
 
