@@ -35,13 +35,11 @@ Settings = Annotated[
     list[str] | None,
     typer.Argument(help="Other settings of a run, such as engine.burst=16.", show_default=False, metavar="KEY=VALUE"),
 ]
-JsonOnly = Annotated[bool, typer.Option("--json", help="Print the JSON line only; the table goes to stderr.")]
-
-
 OnUpdate = Annotated[
     Literal["recompute", "keep"],
     typer.Option(help="Whether new weights rebuild the cache of running answers."),
 ]
+JsonOnly = Annotated[bool, typer.Option("--json", help="Print the JSON line only; the table goes to stderr.")]
 
 
 @bench.command("async")

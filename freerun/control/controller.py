@@ -261,8 +261,9 @@ def discard(run: Run, group: int, reason: Released) -> None:
 
 
 def pass_over(run: Run, group: Group) -> None:
-    """Drop a group whose rewards are all equal. Where no other kind ever came, the reward is to blame; where none has
-    come for a whole pass over the data, there is nothing left to learn from it, and the run ends."""
+    """Drop a group whose rewards are all equal. Before anything was trained on, too many of them in a row are
+    the reward's fault; later, a whole pass over the data without any other leaves nothing to learn from it, and the run
+    ends."""
     run.buffer.forget(group.id)
     drop(run, group.id, Released.NO_SIGNAL)
     run.silent_in_a_row += 1
