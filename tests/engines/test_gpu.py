@@ -21,6 +21,7 @@ if not torch.cuda.is_available():
 from freerun.engines.embedded import fused
 from freerun.engines.embedded.fused import DecodeAttention, DeviceCache, FusedDecoder, PrefillAttention
 from freerun.engines.embedded.gpu import Slots
+from freerun.engines.embedded.sampler import truncated
 
 HEADS = [(16, 8, 128), (12, 2, 128), (9, 3, 64), (4, 4, 16)]
 SHAPE: dict[str, Any] = {
@@ -197,6 +198,29 @@ def test_sampling_kernel_gives_the_logprob_of_what_it_chose() -> None:
         assert torch.equal(chosen[:5], logits[:5].argmax(-1))
 
 
+def test_restricted_rows_sample_what_sorting_would_leave_them_in_the_same_step_as_others() -> None:
+    for vocabulary in (500, 20_000, 151_936):
+        asked = [(0, 1.0), (1, 1.0), (50, 1.0), (0, 0.5), (0, 0.95), (20, 0.9), (vocabulary + 7, 1.0), (0, 1e-6)]
+        rows = 16 * len(asked)
+        how = [Sampling(1, top_k=top_k, top_p=top_p) for top_k, top_p in asked] * 16
+        slots = Slots(rows, 2, vocabulary, 1)
+        logits = torch.randn(rows, vocabulary, device="cuda") * 3
+        temperature = torch.rand(rows, device="cuda") + 0.5
+        slots.inverse_temperature.copy_(1 / temperature)
+        slots.noise.fill_(1.0)
+        slots.seeds.random_(0, 2**31 - 1)
+        slots.top_k.copy_(torch.tensor([s.top_k for s in how]))
+        slots.top_p.copy_(torch.tensor([s.top_p for s in how]))
+        slots.sample(logits)
+        expected = truncated(logits / temperature[:, None], how)
+        left = (expected > -torch.inf).sum(-1)
+        # where the sum reaches top_p is a matter of rounding, in the order of summing
+        assert ((logits >= slots.floors[:, None]).sum(-1) - left).abs().max() <= 1
+        logprobs = expected.log_softmax(-1).gather(1, slots.out_tokens[0].long()[:, None])[:, 0]
+        assert (slots.out_logprobs[0] - logprobs).abs().max() < 2e-3
+        assert len(set(left.tolist())) > 4
+
+
 def run(engine: EmbeddedEngine, swaps: list[Decoder] | None = None) -> dict[tuple[str, int], Completion]:
     done, steps = {}, 0
     while engine.has_work:
@@ -251,6 +275,18 @@ def test_restricted_sampling_on_the_gpu() -> None:
     done = run(engine)
     assert done["a", 0].tokens == done["b", 0].tokens
     assert done["a", 0].logprobs == pytest.approx([0.0] * 20, abs=1e-5)
+
+
+def test_a_restricted_answer_leaves_its_company_as_it_was() -> None:
+    sampling = Sampling(max_new_tokens=40, seed=3, ignore_eos=True)
+    engine = EmbeddedEngine(decoder(3, torch.float32), EngineConfig(cache_tokens=8192, burst=4))
+    engine.submit("free", [5, 6], sampling, 2)
+    alone = run(engine)
+    engine.submit("free", [5, 6], sampling, 2)
+    engine.submit("held", [5, 6], replace(sampling, top_k=3, top_p=0.9), 2)
+    together = run(engine)
+    assert all(together["free", i].tokens == alone["free", i].tokens for i in range(2))
+    assert together["held", 0].tokens != together["free", 0].tokens
 
 
 def test_steps_are_short_from_the_news_of_new_weights_to_their_first_tokens() -> None:

@@ -24,13 +24,13 @@ from freerun.engines.embedded.fused import (
     to_device,
 )
 from freerun.engines.embedded.pace import Pace
-from freerun.engines.embedded.sampler import truncated
 from freerun.engines.embedded.scheduler import Step
 from freerun.engines.embedded.sequence import UNKNOWN, Chunk, Sequence
 from freerun.models.decoder import Decoder
 
-_TILE, _WIDTH = 16_384, 1_024
-"""Tokens of the vocabulary that one program of the sampling kernel reads, and that it reads at a time."""
+_TILE, _WIDTH, _WAYS = 16_384, 1_024, 8
+"""Tokens of the vocabulary that one program of the sampling kernel reads, and that it reads at a time; floors for a
+restricted row that are tried in one pass over it."""
 _SMALL_BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 
 
@@ -47,6 +47,7 @@ class Slots:
         self.tiles = -(-vocabulary // _TILE)
         self.tokens, self.positions, self.counts, self.seeds = ints(rows), ints(rows), ints(rows), ints(rows)
         self.inverse_temperature, self.noise = floats(rows), floats(rows)
+        self.top_k, self.top_p, self.floors = ints(rows), torch.ones(rows, device="cuda"), floats(rows)
         self.tables = ints(rows, blocks)
         self.moment = ints(1)
         self.out_tokens, self.out_logprobs = ints(burst, rows), floats(burst, rows)
@@ -56,12 +57,17 @@ class Slots:
     def sample(self, logits_RV: Tensor) -> None:
         """Each row's next token, into the output and as the next input."""
         rows, vocabulary = logits_RV.shape
+        kernels.floor_kernel[(rows,)](
+            logits_RV, self.inverse_temperature, self.top_k, self.top_p, self.floors, vocabulary,
+            WIDTH=_WIDTH, WAYS=_WAYS, num_warps=8,
+        )  # fmt: skip
         kernels.sample_tiles_kernel[(rows, self.tiles)](
-            logits_RV, self.inverse_temperature, self.maxima, self.sums, self.choices,
+            logits_RV, self.inverse_temperature, self.floors, self.maxima, self.sums, self.choices,
             vocabulary, self.tiles, TILE=_TILE, WIDTH=_WIDTH, num_warps=4,
         )  # fmt: skip
         kernels.sample_rows_kernel[(rows,)](
-            logits_RV, self.seeds, self.inverse_temperature, self.noise, self.maxima, self.sums, self.choices,
+            logits_RV, self.seeds, self.inverse_temperature, self.noise, self.floors,
+            self.maxima, self.sums, self.choices,
             self.tokens, self.positions, self.counts, self.moment, self.out_tokens, self.out_logprobs,
             vocabulary, self.tiles, self.out_tokens.stride(0),
             TILE=_TILE, WIDTH=_WIDTH, TILES=max(2, next_power_of_2(self.tiles)), num_warps=8,
@@ -120,9 +126,6 @@ class GpuRunner:
         batch = next(size for size in self._batches if size >= len(chunks))
         self._load(chunks, sequences, batch)
         longest = max(chunk.end for chunk in chunks) + self.burst
-        if any(s.request.sampling.top_k or s.request.sampling.top_p < 1 for s in sequences):
-            self._decode_once(batch, longest, sequences)
-            return self._flight(sequences, 1)
         graph, steps = self._graph(batch, longest), 1 if self.short else self._pace.steps
         for _ in range(steps):
             graph.replay()
@@ -149,22 +152,11 @@ class GpuRunner:
 
         return Flight(sequences, steps, land)
 
-    def _decode_once(self, batch: int, longest: int, sequences: list[Sequence] | None = None) -> None:
-        """One step of all rows, on the device alone. With sequences: as they restrict their sampling."""
+    def _decode_once(self, batch: int, longest: int) -> None:
+        """One step of all rows, on the device alone."""
         slots = self._slots
         attend = DecodeAttention(self.cache, self._inv_freq, slots.positions[:batch], slots.tables, longest)
-        logits = self._fused.logits(self._fused.forward(slots.tokens[:batch], attend))
-        if sequences is not None:
-            logits[: len(sequences)] = self._restricted(logits[: len(sequences)], sequences)
-        slots.sample(logits)
-
-    def _restricted(self, logits: Tensor, sequences: list[Sequence]) -> Tensor:
-        """Top-k and top-p act on the distribution after temperature."""
-        how = [sequence.request.sampling for sequence in sequences]
-        if all(s.top_k == 0 and s.top_p == 1.0 for s in how):
-            return logits
-        temperature = torch.tensor([[s.temperature or 1.0] for s in how], device="cuda")
-        return truncated(logits / temperature, how) * temperature
+        slots.sample(self._fused.logits(self._fused.forward(slots.tokens[:batch], attend)))
 
     def _graph(self, batch: int, longest: int) -> torch.cuda.CUDAGraph:
         """One step of that many rows, contexts up to `longest`; captured when first needed."""
@@ -197,6 +189,8 @@ class GpuRunner:
         slots.seeds[:rows] = to_device([sequence.key for sequence in sequences] + idle)
         slots.inverse_temperature[:rows] = to_device([1 / (s.temperature or 1.0) for s in how] + idle, torch.float32)
         slots.noise[:rows] = to_device([float(s.temperature > 0) for s in how] + idle, torch.float32)
+        slots.top_k[:rows] = to_device([s.top_k for s in how] + idle)
+        slots.top_p[:rows] = to_device([s.top_p for s in how] + [1.0] * len(idle), torch.float32)
         slots.moment.zero_()
         tables = self._tables([chunk.table for chunk in chunks])
         slots.tables[:rows].fill_(self._idle_block)
