@@ -1,7 +1,7 @@
 """Sequences into padding-free micro-batches. Answers to the same prompt that go together have it once.
 
-Shapes: S sequences, F tokens of all of them; T those in a row, without prompts that are there already; A trained tokens
-(those with a loss).
+Shapes: S sequences; T their tokens in a row, without prompts that are there already; A trained tokens (those with a
+loss).
 """
 
 from collections.abc import Iterable, Sequence
@@ -131,35 +131,34 @@ def pack(
     Advantage and weight are those of each token of a sequence; without them, 0 and 1.
     """
     prefixes = _shared(samples)
-    lengths_S, skipped_S = (np.array([len(x) for x in each]) for each in ([s.tokens for s in samples], prefixes))
+    skipped = [len(prefix) for prefix in prefixes]
+    lengths_S = np.array([len(sample.tokens) - skip for sample, skip in zip(samples, skipped, strict=True)])
 
-    def flat(per_token: Iterable[Sequence[float]], dtype: type) -> np.ndarray:
-        return np.fromiter(chain.from_iterable(per_token), dtype, lengths_S.sum())
+    def own(per_token: Iterable[Sequence[float]], dtype: type) -> np.ndarray:
+        own = (values[skip:] for values, skip in zip(per_token, skipped, strict=True))
+        return np.fromiter(chain.from_iterable(own), dtype, lengths_S.sum())
 
-    sequence_F = np.repeat(np.arange(len(samples)), lengths_S)
-    position_F = np.arange(len(sequence_F)) - (np.cumsum(lengths_S) - lengths_S)[sequence_F]
-    own_F = position_F >= skipped_S[sequence_F]
-    place_F = np.cumsum(own_F) - 1
-    at_A = np.flatnonzero(flat((sample.loss_mask for sample in samples), bool) & (position_F > 0))
-    of_A, before_A = sequence_F[at_A], at_A - 1
+    sequence_T = np.repeat(np.arange(len(samples)), lengths_S)
+    place_T = np.arange(len(sequence_T)) - (np.cumsum(lengths_S) - lengths_S)[sequence_T]
+    positions_T = place_T + np.array(skipped)[sequence_T]
+    at_A = np.flatnonzero(own((sample.loss_mask for sample in samples), bool) & (positions_T > 0))
+    of_A = sequence_T[at_A]
     prompt_ends_S = np.array([prefix[-1] if prefix else 0 for prefix in prefixes])
-    tokens_F = flat((sample.tokens for sample in samples), np.int64)
-    behavior_F = flat((sample.behavior_logprobs for sample in samples), np.float32)
-    versions_F = flat((sample.versions for sample in samples), np.int64)
+    tokens_T = own((sample.tokens for sample in samples), np.int64)
     arrays = {
-        "tokens_T": tokens_F[own_F],
-        "positions_T": position_F[own_F],
+        "tokens_T": tokens_T,
+        "positions_T": positions_T,
         # the first token with a loss is predicted by the prompt's last, wherever that is
-        "rows_A": np.where(own_F[before_A], place_F[before_A], prompt_ends_S[of_A]),
-        "targets_A": tokens_F[at_A],
-        "behavior_A": behavior_F[at_A],
+        "rows_A": np.where(place_T[at_A] > 0, at_A - 1, prompt_ends_S[of_A]),
+        "targets_A": tokens_T[at_A],
+        "behavior_A": own((sample.behavior_logprobs for sample in samples), np.float32)[at_A],
         "advantages_A": np.array(advantages or [0.0] * len(samples), np.float32)[of_A],
-        "versions_A": versions_F[at_A],
+        "versions_A": own((sample.versions for sample in samples), np.int64)[at_A],
         "sequence_A": of_A,
         "weights_A": np.array(weights or [1.0] * len(samples), np.float32)[of_A],
     }
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    return Packed(lengths=(lengths_S - skipped_S).tolist(), prefixes=prefixes, **tensors)
+    return Packed(lengths=lengths_S.tolist(), prefixes=prefixes, **tensors)
 
 
 def _shared(samples: Sequence[Sample]) -> list[range]:
@@ -178,7 +177,7 @@ def _shared(samples: Sequence[Sample]) -> list[range]:
 
 def num_trained(sample: Sample) -> int:
     """How many of its tokens carry a loss."""
-    return sum(sample.loss_mask[1:])
+    return sample.loss_mask.count(True) - sample.loss_mask[:1].count(True)
 
 
 def untrained(sample: Sample) -> Sample:
