@@ -74,6 +74,9 @@ class TrainConfig(Section):
         0, "Answers lose reward over the last so many tokens before rollout.max_new_tokens; 0 is off.", ge=0
     )
     overlong_penalty: float = knob(1.0, "The reward lost by an answer of the full length.", ge=0)
+    skip_truncated: bool = knob(
+        False, "Do not train on answers cut off at rollout.max_new_tokens: what is wrong with them may be the limit."
+    )
     behavior_cap: float = knob(5.0, "Largest weight of a token for π_proximal / π_behavior.", ge=1)
     advantages: Literal["group", "group_mean", "rloo", "batch", "gae"] | None = knob(
         None,

@@ -185,9 +185,9 @@ class Learner:
     def _plan(self, batch: Batch) -> list[list[Packed]]:
         """The batch in shuffled, near-equal minibatches, each of them as this rank's micro-batches. Samples without a
         trained token take part in none."""
-        samples = batch.samples
+        samples, skip_truncated = batch.samples, self._config.skip_truncated
         advantage = self._advantages(batch)
-        order = [i for i, sample in enumerate(samples) if num_trained(sample)]
+        order = [i for i, s in enumerate(samples) if num_trained(s) and not (skip_truncated and s.truncated)]
         count = min(self._config.minibatches, len(order))
         if count > 1:
             random.Random(f"{self._seed}/{self.version}").shuffle(order)

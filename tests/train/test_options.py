@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from freerun.core import TrainerError
+from freerun.core import FinishReason, TrainerError
 from freerun.train.checkpoint import CheckpointWriter, load_checkpoint
 from freerun.train.config import TrainConfig
 from freerun.train.diagnostics import Diagnostics, Health
@@ -133,6 +133,19 @@ def test_overlong_answers_cost() -> None:
     for sample, reward in zip(samples, who._rewards(samples), strict=True):
         expected = 2.0 * min(0.0, max(-1.0, (12 - 6 - sample.num_sampled) / 6))
         assert reward == pytest.approx((sample.reward or 0.0) + expected)
+
+
+def test_truncated_answers_are_compared_with_but_not_trained_on() -> None:
+    batch, masked = random_batch(1), random_batch(1)
+    for sample, other in list(zip(batch.samples, masked.samples, strict=True))[::3]:
+        sample.finish = FinishReason.LENGTH
+        other.loss_mask = [False] * len(other.tokens)
+    who, expected, trained = learner(skip_truncated=True), learner(), learner()
+    who.step(batch)
+    expected.step(masked)
+    trained.step(batch)
+    assert all(torch.equal(tensor, weights(expected)[name]) for name, tensor in weights(who).items())
+    assert any(not torch.equal(tensor, weights(trained)[name]) for name, tensor in weights(who).items())
 
 
 def test_lora_trains_the_adapter_alone_and_is_saved_both_ways(tmp_path: Path) -> None:
