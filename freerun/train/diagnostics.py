@@ -112,7 +112,11 @@ class Healthy:
 
 
 HEALTHY = {
-    "engine_mismatch": Healthy(0.0, 0.05, "engine and trainer disagree at equal weights: compare their types"),
+    "engine_mismatch": Healthy(
+        0.0,
+        0.05,
+        "engine and trainer disagree at equal weights: compare their types; rollout.top_k and top_p part them too",
+    ),
     "effective_samples": Healthy(0.3, 1.01, "old samples hardly count: lower control.max_staleness or train.lr"),
     "behavior_capped_share": Healthy(0.0, 0.05, "many weights are cut off: lower control.max_staleness or train.lr"),
     "clip_share": Healthy(0.0, 0.4, "the policy moves far within a step: lower train.lr or train.minibatches"),

@@ -135,8 +135,8 @@ def pack(
     lengths_S = np.array([len(sample.tokens) - skip for sample, skip in zip(samples, skipped, strict=True)])
 
     def own(per_token: Iterable[Sequence[float]], dtype: type) -> np.ndarray:
-        own = (values[skip:] for values, skip in zip(per_token, skipped, strict=True))
-        return np.fromiter(chain.from_iterable(own), dtype, lengths_S.sum())
+        kept = (values[skip:] for values, skip in zip(per_token, skipped, strict=True))
+        return np.fromiter(chain.from_iterable(kept), dtype, lengths_S.sum())
 
     sequence_T = np.repeat(np.arange(len(samples)), lengths_S)
     place_T = np.arange(len(sequence_T)) - (np.cumsum(lengths_S) - lengths_S)[sequence_T]

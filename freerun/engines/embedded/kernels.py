@@ -273,7 +273,7 @@ def floor_kernel(
         top = tl.max(highest, 0)
         floor = tl.min(lowest, 0)
         if k > 0:
-            if k <= WIDTH:  # no more than k of all are above the k-th of each lane's highest
+            if k <= WIDTH:  # k of all, or more, are no lower than the k-th of the lanes' highest
                 ordered = tl.sort(highest, descending=True)
                 floor = tl.sum(tl.where(tl.arange(0, WIDTH) == k - 1, ordered, 0.0), 0)
             floor = _raised(logits, vocabulary, floor, top, k.to(tl.float32), scale, False, WIDTH, WAYS)
