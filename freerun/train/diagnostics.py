@@ -39,6 +39,7 @@ class Diagnostics:
             tokens=torch.ones_like(ratio_A),
             fresh=fresh_A,
             entropy=entropy_A,
+            signal_share=tokens.advantages_A != 0,
             clip_share=loss.clipped_A,
             behavior_capped_share=correction.capped_A,
             kept_share=correction.kept_A,

@@ -135,6 +135,17 @@ def test_overlong_answers_cost() -> None:
         assert reward == pytest.approx((sample.reward or 0.0) + expected)
 
 
+def test_how_much_of_a_batch_teaches() -> None:
+    batch = random_batch(1)
+    for sample in batch.groups[0].samples + batch.groups[2].samples:
+        sample.reward = 1.0
+    tokens = [(group, sum(sample.loss_mask[1:])) for group in batch.groups for sample in group.samples]
+    teaching = sum(count for group, count in tokens if len({sample.reward for sample in group.samples}) > 1)
+    assert teaching
+    share = learner().step(batch).metrics["signal_share"]
+    assert share == pytest.approx(teaching / sum(count for _, count in tokens))
+
+
 def test_truncated_answers_are_compared_with_but_not_trained_on() -> None:
     batch, masked = random_batch(1), random_batch(1)
     for sample, other in list(zip(batch.samples, masked.samples, strict=True))[::3]:
