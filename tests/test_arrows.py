@@ -35,7 +35,8 @@ HOMES = {
     "verifiers": {"data/tasksets.py", "rewards/taskset.py"},
     "transformers": {"models/tokenizer.py", "models/rival.py"},
     "triton": {
-        *("engines/embedded/kernels.py", "engines/embedded/fused.py", "engines/embedded/gpu.py"),
+        *("engines/embedded/kernels.py", "engines/embedded/sampling_kernels.py"),
+        *("engines/embedded/fused.py", "engines/embedded/gpu.py"),
         "train/kernels.py",
     },
     "peft": {"train/lora.py"},

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from triton import next_power_of_2
 
-from freerun.engines.embedded import kernels
+from freerun.engines.embedded import sampling_kernels as kernels
 from freerun.engines.embedded.flight import Flight, Sampled
 from freerun.engines.embedded.fused import (
     DecodeAttention,
