@@ -209,13 +209,14 @@ async def learn(run: Run, batch: Batch, masked_tokens: int) -> None:
     The version before must have been delivered. Nothing is admitted between settling and taking the state, so the state
     is the version's own.
     """
+    run.observer.learns(batch, masked_tokens)
     result = await waiting(run, "trainer", f"learns from batch {batch.version}", run.trainer.step(batch))
     await run.delivered.wait()
     handle = await run.trainer.publish()
     settle(run, batch, result.version)
     run.delivered.clear()
     run.published.put_nowait(handle)
-    run.observer.stepped(batch, masked_tokens, result)
+    run.observer.stepped(result)
     for warning in result.warnings:
         run.observer.note(warning)
     state = run.state

@@ -28,16 +28,30 @@ _SAMPLES_A_STEP = 2
 
 @dataclass(frozen=True)
 class Trained:
-    """What a batch's trained tokens are like."""
+    """What a batch is like."""
 
+    samples: int
     tokens: int
+    masked_tokens: int
     staleness: Counter[int]
+    reward_mean: float
+    answer_tokens_mean: float
+    truncated_share: float
 
     @classmethod
-    def of(cls, batch: Batch) -> "Trained":
-        versions = Counter(chain.from_iterable(sample.trained_versions for sample in batch.samples))
+    def of(cls, batch: Batch, masked_tokens: int) -> "Trained":
+        samples = batch.samples
+        versions = Counter(chain.from_iterable(sample.trained_versions for sample in samples))
         staleness = Counter({batch.version - version: count for version, count in versions.items()})
-        return cls(staleness.total(), staleness)
+        return cls(
+            samples=len(samples),
+            tokens=staleness.total(),
+            masked_tokens=masked_tokens,
+            staleness=staleness,
+            reward_mean=_mean([sample.reward for sample in samples if sample.reward is not None]),
+            answer_tokens_mean=_mean([sample.num_sampled for sample in samples]),
+            truncated_share=_mean([sample.truncated for sample in samples]),
+        )
 
     @property
     def staleness_mean(self) -> float:
@@ -63,6 +77,7 @@ class Recorder:
         self._judged = 0
         self._engine_idle_s = 0.0
         self._trained_s = now_s
+        self._learning: Trained | None = None
         self._stepped: StepRecord | None = None
         self._running: dict[str, int] = {}
         self._first_token_s: dict[str, float] = {}
@@ -104,11 +119,15 @@ class Recorder:
         for span in stats.spans:
             self._timeline.span(name, span.track, span.name, span.start_s, span.end_s, **span.args)
 
-    def stepped(self, batch: Batch, masked_tokens: int, result: StepResult) -> None:
+    def learns(self, batch: Batch, masked_tokens: int) -> None:
+        self._learning = Trained.of(batch, masked_tokens)
+        self._keep_samples(batch)
+
+    def stepped(self, result: StepResult) -> None:
         """Its line waits for the update: nothing that is written is written twice."""
+        assert self._learning
         now_s = time.monotonic()
-        self._stepped = self._record(now_s, batch, masked_tokens, result)
-        self._keep_samples(result.version, batch)
+        self._stepped = self._record(now_s, self._learning, result)
         self._draw(result)
         self._rewards = []
         self._last_step_s = self._batch_asked_s = now_s
@@ -158,22 +177,20 @@ class Recorder:
         self._evals.append(record)
         self._view.eval(record)
 
-    def _record(self, now_s: float, batch: Batch, masked_tokens: int, result: StepResult) -> StepRecord:
-        trained, samples = Trained.of(batch), batch.samples
-        rewards = [sample.reward for sample in samples if sample.reward is not None]
+    def _record(self, now_s: float, trained: Trained, result: StepResult) -> StepRecord:
         step_s = now_s - self._last_step_s
         return StepRecord(
             step=result.version,
             version=result.version,
             time_s=now_s - self._start_s,
             step_s=step_s,
-            reward_mean=_mean(rewards),
-            reward_mean_all=_mean(self._rewards or rewards),
-            samples=len(samples),
+            reward_mean=trained.reward_mean,
+            reward_mean_all=_mean(self._rewards) if self._rewards else trained.reward_mean,
+            samples=trained.samples,
             tokens_trained=trained.tokens,
             tokens_per_s=trained.tokens / step_s,
-            answer_tokens_mean=_mean([sample.num_sampled for sample in samples]),
-            truncated_share=_mean([sample.truncated for sample in samples]),
+            answer_tokens_mean=trained.answer_tokens_mean,
+            truncated_share=trained.truncated_share,
             staleness_mean=trained.staleness_mean,
             staleness_max=max(trained.staleness, default=0),
             staleness_histogram={str(age): count for age, count in sorted(trained.staleness.items())},
@@ -185,7 +202,7 @@ class Recorder:
             first_token_s=_mean(list(self._first_token_s.values())),
             running=sum(self._running.values()),
             waiting=len(self.buffer) if self.buffer else 0,
-            trainer=result.metrics | {"masked_tokens": float(masked_tokens), "recomputed_tokens": 0.0},
+            trainer=result.metrics | {"masked_tokens": float(trained.masked_tokens), "recomputed_tokens": 0.0},
         )
 
     def _trainer_idle_s(self, now_s: float, result: StepResult) -> float:
@@ -194,10 +211,10 @@ class Recorder:
             return 0.0
         return (result.phases[0][1] - self._batch_asked_s) + (now_s - result.phases[-1][2])
 
-    def _keep_samples(self, step: int, batch: Batch) -> None:
+    def _keep_samples(self, batch: Batch) -> None:
         for group in batch.groups[:1]:
             for sample in group.samples[:_SAMPLES_A_STEP]:
-                self._samples.append(self._sample_record(step, batch.version, group, sample))
+                self._samples.append(self._sample_record(batch.version + 1, batch.version, group, sample))
 
     def _sample_record(self, step: int, version: Version, group: Group, sample: Sample) -> SampleRecord:
         at = [i for i, v in enumerate(sample.versions) if v != NOT_SAMPLED]

@@ -34,5 +34,5 @@ class Publisher(Protocol):
 
 class Subscriber(Protocol):
     def fetch(self, handle: WeightsHandle) -> dict[str, Tensor]:
-        """A private copy of exactly that version, or WeightsError: never a part of one."""
+        """A copy of exactly that version, or WeightsError: never a part of one. It is the caller's until the next."""
         ...

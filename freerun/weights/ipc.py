@@ -74,8 +74,8 @@ class Flat:
     def fill(self, tensors: Mapping[str, Tensor]) -> None:
         torch._foreach_copy_(list(self.tensors.values()), [tensors[name].detach() for name in self.tensors])
 
-    def copied(self, device: str) -> dict[str, Tensor]:
-        return Flat(self.layout, torch.empty_like(self.memory, device=device).copy_(self.memory)).tensors
+    def copied(self, device: str) -> "Flat":
+        return Flat(self.layout, self.memory.to(device, copy=True))
 
 
 def _size(layout: dict[str, _Place]) -> int:
@@ -108,10 +108,12 @@ class IpcPublisher:
 
 
 class IpcSubscriber:
-    """Opens each set of buffers once. The handle is a pickle: it must come from this run's own trainer."""
+    """Opens each set of buffers once, and has one place for its copies. The handle is a pickle: it must come from this
+    run's own trainer."""
 
     def __init__(self) -> None:
         self._opened: dict[str, Flat] = {}
+        self._copy: Flat | None = None
 
     def fetch(self, handle: WeightsHandle) -> dict[str, Tensor]:
         if handle.location not in self._opened:
@@ -119,9 +121,12 @@ class IpcSubscriber:
             self._opened[handle.location] = Flat(layout, _opened(_device_of(gpu), *shared))
         flat = self._opened[handle.location]
         _check(flat, handle)
-        tensors = flat.copied("cuda")
+        if self._copy is None:
+            self._copy = flat.copied("cuda")
+        else:
+            self._copy.memory.copy_(flat.memory)
         _check(flat, handle)
-        return tensors
+        return self._copy.tensors
 
 
 def _check(flat: Flat, handle: WeightsHandle) -> None:

@@ -110,8 +110,10 @@ class World:
         assert "still waiting" not in text, f"stuck: {text}"
         self.notes.append(text)
 
-    def stepped(self, batch: Batch, masked_tokens: int, result: StepResult) -> None:
+    def learns(self, batch: Batch, masked_tokens: int) -> None:
         self.masked += masked_tokens
+
+    def stepped(self, result: StepResult) -> None: ...
 
     def updated(self, updates: list[UpdateReport]) -> None:
         assert {update.version for update in updates} == {self.run.version}

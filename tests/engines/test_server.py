@@ -155,7 +155,7 @@ async def _weights_swap_mid_answer(e: HttpEngine, folder: Path) -> None:
     with pytest.raises(EngineError, match="only go up"):
         await e.update_weights(handle)
     spans = (await e.stats()).spans
-    assert {span.track for span in spans} == {"generate", "update"}
+    assert {span.track for span in spans} == {"generate", "fetch", "update"}
 
 
 def _has_sampled(tokens: int, stats: EngineStats) -> bool:

@@ -45,6 +45,7 @@ class EmbeddedEngine:
     def __init__(self, decoder: Decoder, config: EngineConfig, detokenise: Detokenise | None = None) -> None:
         """On the device the decoder is on."""
         self._decoder = decoder.eval().requires_grad_(False)
+        self._parameters = dict(self._decoder.named_parameters())
         self._config = config
         self._detokenise = detokenise
         self.on_update: OnUpdate = config.on_update
@@ -149,7 +150,10 @@ class EmbeddedEngine:
         self._ended = [(ended, completion) for ended, completion in self._ended if ended != id]
 
     def step(self) -> list[tuple[str, Completion]]:
-        """Launch a step, then see to the one before; the answers that ended with that."""
+        """Launch a step, then see to the one before; the answers that ended with that. While new weights are on their
+        way it is the other way round: they would wait for both."""
+        if self._runner.short:
+            self._ended += self._land()
         step = self._scheduler.schedule()
         before, self._flight = self._flight, self._runner.launch(step) if step.chunks else Flight.none()
         ended, self._ended = self._ended + self._postprocess(before), []
@@ -236,7 +240,7 @@ class EmbeddedEngine:
         """
         if version <= self.version:
             raise EngineError(f"versions only go up: {version} cannot follow {self.version}")
-        parameters = dict(self._decoder.named_parameters())
+        parameters = self._parameters
         if parameters.keys() != tensors.keys():
             odd = sorted(parameters.keys() ^ tensors.keys())
             raise EngineError(f"version {version} is not of this model: {len(odd)} tensors differ, such as {odd[0]}")

@@ -96,14 +96,18 @@ class EngineThread:
         """Fetch first, up to the engine's device, while generation goes on; only the swap is between two steps."""
         policy = on_update or self._engine.on_update
         self._expect_update(policy != "finish")
+        start_s = time.monotonic()
         try:
             tensors = await asyncio.to_thread(lambda: self._engine.stage(lambda: subscriber.fetch(handle)))
-            return await self._swap(handle, tensors, policy)
+            fetched = Span("fetch", f"version {handle.version}", start_s, time.monotonic())
+            return await self._swap(handle, tensors, policy, fetched)
         except BaseException:
             self._expect_update(False)
             raise
 
-    async def _swap(self, handle: WeightsHandle, tensors: Mapping[str, Tensor], policy: OnUpdate) -> UpdateReport:
+    async def _swap(
+        self, handle: WeightsHandle, tensors: Mapping[str, Tensor], policy: OnUpdate, fetched: Span
+    ) -> UpdateReport:
         """Between two steps, or when the answers that have begun are over."""
 
         def swap() -> UpdateReport:
@@ -111,7 +115,7 @@ class EngineThread:
             start_s = time.monotonic()
             report = self._engine.update_weights(handle.version, tensors, policy)
             args = {"version": float(handle.version), "recomputed_tokens": float(report.recomputed_tokens)}
-            self._spans.append(Span("update", f"version {handle.version}", start_s, time.monotonic(), args))
+            self._spans += [fetched, Span("update", fetched.name, start_s, time.monotonic(), args)]
             self._updates += 1
             self._last_update_pause_s = report.pause_s
             return replace(report, idle_s=self.idle_s)
