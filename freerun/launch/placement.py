@@ -28,6 +28,11 @@ class Placement:
         first = self.ranks[0] if self.ranks else None
         return [] if gpu is None else list(dict.fromkeys(place for place in (gpu, first) if place is not None))
 
+    def several_engines(self, sees: list[int]) -> bool:
+        """Whether a process that sees those shares its own, the first, with more than one engine. Then nobody on it
+        goes first: among several that always do, hardly anything is left for the trainer."""
+        return self.engines.count(sees[0]) > 1 if sees else False
+
     def environment(self, sees: list[int]) -> dict[str, str]:
         """What makes a process see just those, in that order. Of one GPU there is nothing to say."""
         if len(self.gpus) < 2 or not sees:

@@ -60,8 +60,11 @@ async def seats(
             both = mps.environment(high_priority=first) if mps and sees else {}
             return Seat(placement.environment(sees) | both, division.share(name))
 
+        def beside(name: str, sees: list[int]) -> Seat:
+            return seat(name, sees, first=placement.several_engines(sees))
+
         yield Seats(
             [seat(f"engine {i}", placement.engine_sees(gpu), True) for i, gpu in enumerate(placement.engines)],
-            [seat(rank_name(rank), [] if gpu is None else [gpu], False) for rank, gpu in enumerate(placement.ranks)],
-            seat("evaluator", placement.engine_sees(placement.evaluator), False) if evaluates else None,
+            [beside(rank_name(rank), [] if gpu is None else [gpu]) for rank, gpu in enumerate(placement.ranks)],
+            beside("evaluator", placement.engine_sees(placement.evaluator)) if evaluates else None,
         )

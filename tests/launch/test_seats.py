@@ -58,6 +58,7 @@ def test_one_gpu_is_shared() -> None:
     assert placement.evaluator == 0
     assert placement.shared
     assert placement.environment(placement.engine_sees(0)) == {}
+    assert not placement.several_engines([0]), "the one engine goes first"
 
 
 def test_of_several_the_trainer_takes_the_last_and_engines_the_others() -> None:
@@ -74,6 +75,9 @@ def test_resources_decide() -> None:
         config("resources.engines=3", "resources.engine_gpus=[2,0]", "resources.trainer_gpus=[2]"), gpus(3)
     )
     assert placement.engines == [2, 0, 2]
+    assert placement.several_engines([2]), "so nobody goes first there"
+    assert not placement.several_engines([0, 2])
+    assert not placement.several_engines([])
     assert placement.ranks == [2]
     assert placement.shared
     assert place(config("engine.device=cpu", "train.device=cpu"), gpus(2)).engines == [None]
