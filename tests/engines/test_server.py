@@ -156,6 +156,7 @@ async def _weights_swap_mid_answer(e: HttpEngine, folder: Path) -> None:
         await e.update_weights(handle)
     spans = (await e.stats()).spans
     assert {span.track for span in spans} == {"generate", "fetch", "update"}
+    assert all(0 <= s.args["waited_s"] <= s.end_s - s.start_s for s in spans if s.track == "generate")
 
 
 def _has_sampled(tokens: int, stats: EngineStats) -> bool:

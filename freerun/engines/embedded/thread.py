@@ -59,7 +59,7 @@ class EngineThread:
         """For requests that are followed: tokens of each answer that were posted."""
         self._spans: list[Span] = []
         self._busy_since_s: float | None = None
-        self._tokens_then = 0
+        self._tokens_then, self._waited_then_s = 0, 0.0
         self._finished: Counter[FinishReason] = Counter()
         self._updates = 0
         self._last_update_pause_s = 0.0
@@ -202,7 +202,8 @@ class EngineThread:
                 if self._stopping:
                     return
                 if self._busy_since_s is None:
-                    self._busy_since_s, self._tokens_then = time.monotonic(), self._engine.tokens
+                    self._busy_since_s = time.monotonic()
+                    self._tokens_then, self._waited_then_s = self._engine.tokens, self._engine.waited_s
                 self._post(self._engine.step())
                 if time.monotonic() - self._busy_since_s > _SPAN_S:
                     self._end_span()
@@ -291,8 +292,10 @@ class EngineThread:
                 asked.pieces.put_nowait(piece)
 
     def _end_span(self) -> None:
+        """`waited_s` of it the host had nothing to do: the device was what took the time."""
         if self._busy_since_s is not None:
             now_s, tokens = time.monotonic(), self._engine.tokens - self._tokens_then
-            args = {"tokens": float(tokens), "running": float(self._engine.running)}
+            waited_s = self._engine.waited_s - self._waited_then_s
+            args = {"tokens": float(tokens), "running": float(self._engine.running), "waited_s": waited_s}
             self._spans.append(Span("generate", "generate", self._busy_since_s, now_s, args))
             self._busy_since_s = None
