@@ -78,6 +78,7 @@ class Recorder:
         self._engine_idle_s = 0.0
         self._trained_s = now_s
         self._learning: Trained | None = None
+        self._shown: list[SampleRecord] = []
         self._stepped: StepRecord | None = None
         self._running: dict[str, int] = {}
         self._first_token_s: dict[str, float] = {}
@@ -121,13 +122,19 @@ class Recorder:
 
     def learns(self, batch: Batch, masked_tokens: int) -> None:
         self._learning = Trained.of(batch, masked_tokens)
-        self._keep_samples(batch)
+        self._shown = [
+            self._sample_record(batch.version + 1, batch.version, group, sample)
+            for group in batch.groups[:1]
+            for sample in group.samples[:_SAMPLES_A_STEP]
+        ]
 
     def stepped(self, result: StepResult) -> None:
         """Its line waits for the update: nothing that is written is written twice."""
         assert self._learning
         now_s = time.monotonic()
         self._stepped = self._record(now_s, self._learning, result)
+        for sample in self._shown:
+            self._samples.append(sample)
         self._draw(result)
         self._rewards = []
         self._last_step_s = self._batch_asked_s = now_s
@@ -210,11 +217,6 @@ class Recorder:
         if not result.phases:
             return 0.0
         return (result.phases[0][1] - self._batch_asked_s) + (now_s - result.phases[-1][2])
-
-    def _keep_samples(self, batch: Batch) -> None:
-        for group in batch.groups[:1]:
-            for sample in group.samples[:_SAMPLES_A_STEP]:
-                self._samples.append(self._sample_record(batch.version + 1, batch.version, group, sample))
 
     def _sample_record(self, step: int, version: Version, group: Group, sample: Sample) -> SampleRecord:
         at = [i for i, v in enumerate(sample.versions) if v != NOT_SAMPLED]

@@ -14,6 +14,7 @@ from freerun.models.decoder import Decoder
 class AheadCpuRunner(CpuRunner):
     burst = 3
     ahead = True
+    short = False
 
     def __init__(self, decoder: Decoder, blocks: int, block_tokens: int) -> None:
         super().__init__(decoder, blocks, block_tokens)

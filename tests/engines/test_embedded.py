@@ -12,6 +12,8 @@ from freerun.core import EngineError, FinishReason
 from freerun.engines.base import Completion, Sampling
 from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.engine import EmbeddedEngine
+from freerun.engines.embedded.flight import Flight, Sampled
+from freerun.engines.embedded.scheduler import Step
 from freerun.models.attention import PackedAttention
 from freerun.models.decoder import Decoder
 from tests.engines.ahead import AheadCpuRunner
@@ -134,6 +136,41 @@ def test_a_runner_ahead_of_the_host_gives_the_same_answers(monkeypatch: pytest.M
     for key, completion in got.items():
         assert (completion.tokens, completion.finish) == (expected[key].tokens, expected[key].finish)
         assert completion.logprobs == pytest.approx(expected[key].logprobs, abs=1e-4)
+
+
+def test_no_step_runs_ahead_while_new_weights_are_on_their_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    under_way: list[int] = []
+    """After each launch, steps that have not landed."""
+
+    class Watched(AheadCpuRunner):
+        flying = 0
+
+        def launch(self, step: Step) -> Flight:
+            flight = super().launch(step)
+            land, self.flying = flight.land, self.flying + 1
+            under_way.append(self.flying)
+
+            def landed() -> Sampled:
+                self.flying -= 1
+                return land()
+
+            flight.land = landed
+            return flight
+
+    monkeypatch.setattr("freerun.engines.embedded.engine.CpuRunner", Watched)
+    answering = engine()
+    answering.submit("a", [3, 4, 5], replace(SAMPLING, max_new_tokens=60), 2)
+    for _ in range(4):
+        answering.step()
+    assert under_way == [1, 2, 2, 2]
+    answering.expect_update(True)
+    for _ in range(3):
+        answering.step()
+    assert under_way[4:] == [1, 1, 1]
+    answering.expect_update(False)
+    for _ in range(2):
+        answering.step()
+    assert under_way[7:] == [2, 2]
 
 
 def test_an_answer_does_not_depend_on_its_company() -> None:
