@@ -4,6 +4,8 @@ What is compared are ways to run the loop, on the same work by the same processe
 and compiling, and a way begins with the engines empty.
 """
 
+import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -124,6 +126,17 @@ class Window:
             await self._delivered.wait()
             raise Enough
 
+    def say_what_was_seen(self, way: Way) -> None:
+        """When somebody stops it on the way: what it has cost may be minutes of a GPU."""
+        if steps := self.steps:
+            seen = Measured.of(way, steps, math.inf)
+            STDERR.print(
+                f"{way}: {seen.tokens_per_s:,.0f} tokens a second in {seen.steps} of {self._steps} steps to be "
+                f"measured, {seen.step_s:.2f} s each; updates {1e3 * seen.update_s:,.0f} ms to the swap, "
+                f"{1e3 * seen.first_token_s:,.0f} more to first tokens",
+                soft_wrap=True,
+            )
+
     async def _sampled(self) -> int:
         return sum([(await engine.stats()).tokens for engine in self._engines])
 
@@ -160,9 +173,13 @@ class Loop:
             run.on_settle.append(window.settled)
             recorder.buffer = run.buffer
             recorder.begin()
-            with suppress(Enough):
-                async with background(local.watch_engines(self._running, recorder)):
-                    await control_train(run)
+            try:
+                with suppress(Enough):
+                    async with background(local.watch_engines(self._running, recorder)):
+                        await control_train(run)
+            except asyncio.CancelledError:
+                window.say_what_was_seen(way)
+                raise
         self._version = last
         await self._emptied()
         measured = Measured.of(way, window.steps, window.generated_per_s)

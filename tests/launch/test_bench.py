@@ -3,6 +3,8 @@
 import json
 import os
 import random
+import re
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -41,6 +43,21 @@ def test_async_compares_bounds_of_staleness() -> None:
         assert run["tokens_per_s"] == min(run["trained_per_s"], run["generated_per_s"]) > 0
         assert 0 <= run["engine_idle_share"] < 1
         assert run["update_s"] >= run["pause_s"] > 0
+
+
+def test_stopped_on_the_way_it_says_what_it_has_seen() -> None:
+    """Two steps into the measured ones, which come after two to warm up."""
+    command = [sys.executable, "-m", "freerun.cli.main", "bench", "async", "--etas", "1", *SMALLER, "--steps", "10000"]
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+    ) as going:
+        assert going.stderr
+        steps = (re.match(r"step +(\d+)/", line) for line in going.stderr)
+        assert any(step and int(step[1]) > 3 for step in steps)
+        going.send_signal(signal.SIGINT)
+        last_words = going.stderr.read()
+    assert re.search(r"η = 1, recompute: [\d,]+ tokens a second in \d+ of 10000 steps to be measured", last_words)
+    assert going.returncode == 130
 
 
 def test_interrupt_compares_what_an_update_does_to_answers() -> None:
