@@ -132,7 +132,8 @@ class Window:
             seen = Measured.of(way, steps, math.inf)
             STDERR.print(
                 f"{way}: {seen.tokens_per_s:,.0f} tokens a second in {seen.steps} of {self._steps} steps to be "
-                f"measured, {seen.step_s:.2f} s each; updates {1e3 * seen.update_s:,.0f} ms to the swap, "
+                f"measured (trained ones alone), {seen.step_s:.2f} s each; "
+                f"updates {1e3 * seen.update_s:,.0f} ms to the swap, "
                 f"{1e3 * seen.first_token_s:,.0f} more to first tokens",
                 soft_wrap=True,
             )
