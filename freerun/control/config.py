@@ -16,6 +16,12 @@ class ControlConfig(Section):
         "wait", "What gives way at that bound: the trainer waits, old tokens carry no loss, or their group is dropped."
     )
     drop_no_signal: bool = knob(False, "Drop groups whose rewards are all equal, and run others in their place.")
+    rest_solved: int = knob(
+        0,
+        "Passes over the data that a task sits out at most once all its answers have passed (evaluate.pass_reward): "
+        "one, and when they pass again, two, four and so on; 0: it is asked in every pass.",
+        ge=0,
+    )
     retries: int = knob(2, "How often a group is run again when the engine fails it, before it is dropped.", ge=0)
     give_up_after: int = knob(
         200,

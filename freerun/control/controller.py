@@ -91,7 +91,13 @@ class Run:
         """What is needed to go on from here. Between two steps only: a batch that is being trained on is owed."""
         tasks = self.tasks
         return ControlState(
-            self.version, self.admission.next_group, tasks.position, tasks.owed, tasks.fingerprint, self.ledger.tally
+            version=self.version,
+            next_group=self.admission.next_group,
+            position=tasks.position,
+            owed=tasks.owed,
+            resting=tasks.resting,
+            data=tasks.fingerprint,
+            tally=self.ledger.tally,
         )
 
     @property
@@ -152,6 +158,7 @@ async def answer(run: Run, task: Task, ticket: Ticket) -> None:
     run.observer.judged(group)
     if len(group.samples) < min(2, len(samples)):
         return discard(run, group.id, Released.JUDGE_FAILED)
+    run.tasks.judged(group.id, group.rewards)
     run.failed_in_a_row = 0
     if run.config.drop_no_signal and len(set(group.rewards)) == 1:
         return pass_over(run, group)

