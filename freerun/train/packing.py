@@ -6,7 +6,8 @@ loss).
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from heapq import heapreplace
+from itertools import chain, count
 
 import numpy as np
 import torch
@@ -15,23 +16,24 @@ from torch import Tensor
 from freerun.core import Sample
 
 
-def micro_batches(lengths: Sequence[int], capacity: int, least: int = 1) -> list[list[int]]:
-    """The paper's Algorithm 1: which sequences (or bundles) go together, so that none exceeds `capacity` tokens.
+def micro_batches(lengths: Sequence[int], capacity: int, multiple: int = 1) -> list[list[int]]:
+    """Which sequences (or bundles) go together, so that none exceeds `capacity` tokens: as many of one as of the other.
 
-    Longest first; a new micro-batch is opened while there are fewer than `least`, or when the sequence fits nowhere;
-    otherwise it joins the fitting one that holds the fewest sequences. A sequence longer than the capacity is alone.
+    Longest first, each joins the micro-batch that holds the fewest tokens. There are as many as all tokens need, and
+    more where that does not do; a `multiple` of some number, which may leave some empty. A sequence longer than the
+    capacity is alone.
     """
-    batches: list[list[int]] = []
-    used: list[int] = []
-    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        fitting = [b for b in range(len(batches)) if used[b] + lengths[index] <= capacity]
-        if len(batches) < least or not fitting:
-            batches.append([index])
-            used.append(lengths[index])
-        else:
-            chosen = min(fitting, key=lambda b: len(batches[b]))
-            batches[chosen].append(index)
-            used[chosen] += lengths[index]
+    by_length = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    needed = -(-sum(lengths) // capacity)
+    for number in count(needed + -needed % multiple, multiple):
+        batches: list[list[int]] = [[] for _ in range(number)]
+        emptiest = [(0, batch) for batch in range(number)]
+        for index in by_length:
+            used, batch = emptiest[0]
+            batches[batch].append(index)
+            heapreplace(emptiest, (used + lengths[index], batch))
+        if all(used <= capacity or len(batches[batch]) == 1 for used, batch in emptiest):
+            break
     return batches
 
 
@@ -41,9 +43,6 @@ def dealt(lengths: Sequence[int], capacity: int, ranks: int) -> list[list[list[i
     Where there are too few sequences for that, some micro-batches are empty.
     """
     batches = micro_batches(lengths, capacity, ranks)
-    while len(batches) % ranks and len(batches) < len(lengths):
-        batches = micro_batches(lengths, capacity, len(batches) + ranks - len(batches) % ranks)
-    batches += [[] for _ in range(-len(batches) % ranks)]
     batches.sort(key=lambda batch: -sum(lengths[i] for i in batch))
     return [batches[rank::ranks] for rank in range(ranks)]
 

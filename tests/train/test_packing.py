@@ -1,4 +1,4 @@
-"""Algorithm 1 and packing."""
+"""Which sequences go together, and how."""
 
 import torch
 from hypothesis import given
@@ -8,27 +8,38 @@ from freerun.core import FinishReason, Sample
 from freerun.models.decoder import Decoder, initialise
 from freerun.models.shape import Shape
 from freerun.train.models import PolicyModel
-from freerun.train.packing import bundles, micro_batches, pack
+from freerun.train.packing import bundles, dealt, micro_batches, pack
 
 
-def test_algorithm_1_by_hand() -> None:
-    # Sorted: 9, 7, 5, 4, 3, 2 with capacity 10. 9 opens; 7 fits nowhere; 5 fits nowhere; 4 joins 5 (1 sequence each in
-    # 9|7|5: only 5 has room); 3 joins 7 (fits 7 only: 5+4+3 > 10); 2 fits nowhere: 9+2, 7+3+2, 5+4+2 all exceed 10.
-    assert micro_batches([5, 9, 3, 7, 2, 4], 10) == [[1], [3, 2], [0, 5], [4]]
-
-
-def test_fewest_sequences_first_and_least_number() -> None:
-    assert micro_batches([3, 3, 2, 1], 100, least=2) == [[0, 2], [1, 3]]
-    assert micro_batches([1, 1], 100, least=5) == [[0], [1]]
+def test_by_hand() -> None:
+    # 30 tokens need three of 10, but then 9 | 7 + 2 | 5 + 4 has no place for 3: so four, 9 | 7 | 5 + 2 | 4 + 3.
+    assert micro_batches([5, 9, 3, 7, 2, 4], 10) == [[1], [3], [0, 4], [5, 2]]
+    assert micro_batches([3, 3, 2, 1], 100) == [[0, 1, 2, 3]]
+    assert micro_batches([3, 3, 2, 1], 100, multiple=2) == [[0, 2], [1, 3]]
+    assert micro_batches([1, 1], 100, multiple=5) == [[0], [1], [], [], []]
     assert micro_batches([12, 1], 10) == [[0], [1]]
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=60), st.integers(1, 80), st.integers(1, 8))
-def test_every_sequence_once_and_within_capacity(lengths: list[int], capacity: int, least: int) -> None:
-    batches = micro_batches(lengths, capacity, least)
+def test_every_sequence_once_within_capacity_and_evenly(lengths: list[int], capacity: int, multiple: int) -> None:
+    batches = micro_batches(lengths, capacity, multiple)
     assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
-    assert all(sum(lengths[i] for i in batch) <= capacity or len(batch) == 1 for batch in batches)
-    assert len(batches) >= min(least, len(lengths))
+    used = [sum(lengths[i] for i in batch) for batch in batches]
+    assert all(tokens <= capacity or len(batch) == 1 for tokens, batch in zip(used, batches, strict=True))
+    assert max(used) - min(used) <= max(lengths)
+    assert len(batches) % multiple == 0
+    if 2 * max(lengths) <= capacity:
+        assert len(batches) < 2 * sum(lengths) / capacity + multiple
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=60), st.integers(50, 80), st.integers(1, 8))
+def test_ranks_get_as_many_and_alike(lengths: list[int], capacity: int, ranks: int) -> None:
+    shares = dealt(lengths, capacity, ranks)
+    assert len({len(share) for share in shares}) == 1
+    assert sorted(i for share in shares for batch in share for i in batch) == list(range(len(lengths)))
+    for together in zip(*shares, strict=True):
+        used = [sum(lengths[i] for i in batch) for batch in together]
+        assert max(used) - min(used) <= max(lengths)
 
 
 def test_a_trained_token_is_predicted_by_the_one_before() -> None:
