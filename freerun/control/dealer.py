@@ -20,7 +20,7 @@ class Dealer(Iterator[Task]):
     def __init__(self, stream: TaskStream, again: Iterable[Position] = (), rests: Rests | None = None) -> None:
         self._stream = stream
         self._again = deque(again)
-        self._rests = rests or Rests()
+        self._rests = Rests() if rests is None else rests
         self._in_hand: list[tuple[Position, Task]] = []
         self._out: dict[int, tuple[Position, Task]] = {}
         self._rewards: dict[int, Sequence[float]] = {}
@@ -63,6 +63,11 @@ class Dealer(Iterator[Task]):
     def owed(self) -> list[Position]:
         """Tasks that were dealt and are not done with, oldest first."""
         return [*(place for place, _ in (*self._out.values(), *self._in_hand)), *self._again]
+
+    @property
+    def num_solved(self) -> int:
+        """Tasks that were solved when they were last dealt, where what is solved may rest."""
+        return len(self._rests)
 
     @property
     def resting(self) -> dict[str, Rest]:

@@ -36,6 +36,10 @@ class Rests:
         if passes and min(rewards) >= self._pass_reward:
             self._resting[task] = Rest(passes, epoch + 1 + passes)
 
+    def __len__(self) -> int:
+        """Tasks that were solved when they were last asked."""
+        return len(self._resting)
+
     @property
     def resting(self) -> dict[str, Rest]:
         """For a checkpoint: also those whose rest is over and that have not been asked again."""

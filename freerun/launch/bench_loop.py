@@ -172,7 +172,7 @@ class Loop:
             run = local.run_of(self._as(way, last), self._running, start, ledger, recorder, rollout)
             window = Window(self._running.engines, recorder, run, warm_up, steps)
             run.on_settle.append(window.settled)
-            recorder.buffer = run.buffer
+            recorder.buffer, recorder.tasks = run.buffer, run.tasks
             recorder.begin()
             try:
                 with suppress(Enough):

@@ -155,7 +155,7 @@ async def train(prepared: Prepared, start: Start | None = None) -> Outcome:
                 begun = parts(prepared, folder, evaluates, checkpoint=start.checkpoint, note=recorder.note)
                 async with begun as running:
                     run = run_of(prepared, running, start, ledger, recorder, single_turn(prepared))
-                    recorder.buffer = run.buffer
+                    recorder.buffer, recorder.tasks = run.buffer, run.tasks
                     await _train(run, running, recorder, evaluations, folder)
         finally:
             write_report(folder, config.control.max_staleness)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from freerun.control.buffer import Buffer
+from freerun.control.dealer import Dealer
 from freerun.control.evaluate import Evaluation
 from freerun.control.ledger import MemoryLedger
 from freerun.core import Batch, Group, Released, Sample, Version
@@ -83,6 +84,7 @@ class Recorder:
         self._running: dict[str, int] = {}
         self._first_token_s: dict[str, float] = {}
         self.buffer: Buffer | None = None
+        self.tasks: Dealer | None = None
 
     def __enter__(self) -> "Recorder":
         self._view.start()
@@ -209,6 +211,7 @@ class Recorder:
             first_token_s=_mean(list(self._first_token_s.values())),
             running=sum(self._running.values()),
             waiting=len(self.buffer) if self.buffer else 0,
+            solved=self.tasks.num_solved if self.tasks else 0,
             trainer=result.metrics | {"masked_tokens": float(trained.masked_tokens), "recomputed_tokens": 0.0},
         )
 

@@ -253,6 +253,8 @@ class TerminalView:
             rows.insert(1, ("eval", Text(f"{_eval_in_words(last, self._evals[0])} at step {last.step}", style="green")))
         if any(r.dropped.values()):
             rows.append(("dropped", Text(f"{reasons(r.dropped)} (groups)", style="yellow")))
+        if r.solved:
+            rows.append(("solved", Text(f"{count(r.solved)} tasks, which are asked less often")))
         if any(r.judge_failures.values()):
             rows.append(("not judged", Text(f"{reasons(r.judge_failures)} (samples)", style="yellow")))
         if unparseable := r.judgements.get("unparseable"):

@@ -96,7 +96,8 @@ def test_a_killed_run_goes_on_to_the_same_weights_bit_for_bit(tmp_path: Path) ->
     assert any(event["name"] == f"goes on from step-{saved}" for event in read_timeline(folder.timeline))
     assert list(Shelf(folder.checkpoints).whole())[-1] == saved + 3
     assert not list(folder.checkpoints.glob("*.unfinished"))
-    assert read_state(folder.checkpoints / f"step-{saved + 3}" / CONTROL).resting, "some tasks sit out, and go on to"
+    assert len(read_state(folder.checkpoints / f"step-{saved + 3}" / CONTROL).resting) == 4, "all pass, and sit out"
+    assert [record.solved for record in read_steps(folder.metrics)] == [1, 2, 3, *[4] * saved]
     with pytest.raises(ConfigError, match=rf"is complete: {saved + 3} steps are done; raise control\.steps"):
         resume(folder.path, [])
 

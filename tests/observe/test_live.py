@@ -99,7 +99,7 @@ def test_a_terminal_shows_the_latest_state_and_leaves_it_there() -> None:
     shown.start()
     for step in range(1, 51):
         counts = {"ok": 9, "unparseable": 7, "timeout": 1}
-        shown.step(a_step(step, reward_mean_all=step / 100, dropped={"too_stale": 2}, judgements=counts))
+        shown.step(a_step(step, reward_mean_all=step / 100, dropped={"too_stale": 2}, judgements=counts, solved=70))
     shown.eval(an_eval(0, pass_at_1=0.3))
     shown.eval(an_eval(40, pass_at_1=0.6))
     shown.doing("trainer", "step 51")
@@ -116,6 +116,7 @@ def test_a_terminal_shows_the_latest_state_and_leaves_it_there() -> None:
         "engines 5% · trainer 25%",
         "pass@1 0.300 → 0.600 [0.550, 0.650]",
         "2 too stale (groups)",
+        "70 tasks, which are asked less often",
         "1 timeout (samples)",
         "7 samples in which the judge could read nothing",
         "step 51",
