@@ -55,7 +55,8 @@ def resume(
     """Go on with a run that was stopped, killed, or should do more steps, from its newest checkpoint."""
     from freerun.launch.resume import resume
 
-    _train(*resume(folder, overrides or []))
+    prepared, start = resume(folder, overrides or [])
+    (_sft if start.state.supervised else _train)(prepared, start)
 
 
 @app.command()
@@ -75,14 +76,11 @@ def export(
 @app.command()
 def sft(file: ConfigFile, overrides: Overrides = None) -> None:
     """Supervised training on prompts and answers: a warm-up before `train`, or for its own sake."""
-    from freerun.launch import local
     from freerun.launch.prepare import prepare_sft
-    from freerun.launch.progress import SftProgress
+    from freerun.launch.start import Start, create_folder
 
     prepared = prepare_sft(*_load(file, overrides))
-    with SftProgress(prepared.config.sft.steps) as progress:
-        folder = run_to_end(local.sft(prepared, progress.stepped, progress.evaluated))
-    print(f"done: the model is in {folder.checkpoints / 'last'}")
+    _sft(prepared, Start(create_folder(prepared)))
 
 
 @app.command("eval")
@@ -212,6 +210,17 @@ def _train(prepared: Any, start: Any) -> None:
 
     outcome = run_to_end(local.train(prepared, start=start), lambda: how_to_go_on(start.folder))
     print(f"done: {len(outcome.steps)} steps; look at {outcome.folder.report}")
+
+
+def _sft(prepared: Any, start: Any) -> None:
+    from freerun.launch.progress import SftProgress
+    from freerun.launch.resume import how_to_go_on
+    from freerun.launch.supervised import sft
+
+    with SftProgress(prepared.config.sft.steps) as progress:
+        going = sft(prepared, progress.stepped, progress.evaluated, start)
+        folder = run_to_end(going, lambda: how_to_go_on(start.folder))
+    print(f"done: the model is in {folder.checkpoints / 'last'}")
 
 
 def _load(file: Path, overrides: list[str] | None) -> tuple[Any, Any]:

@@ -17,7 +17,7 @@ from freerun.control.ledger import Ledger
 from freerun.control.observer import Observer
 from freerun.control.state import ControlState
 from freerun.control.stock import Stock
-from freerun.control.waiting import background, patiently, together, unbroken
+from freerun.control.waiting import LAST_STEP_S, background, patiently, together, unbroken
 from freerun.core import Batch, EngineError, FreerunError, Group, Released, Sample, Task, Version
 from freerun.core.nouns import NOT_SAMPLED
 from freerun.engines.base import Client, Engine, Load
@@ -28,9 +28,6 @@ from freerun.train.base import Trainer
 from freerun.weights.base import WeightsHandle
 
 T = TypeVar("T")
-
-_LAST_STEP_S = 1.0
-"""How long an interrupted run may take to finish the step it is in, so that what it saves belongs together."""
 
 
 @dataclass
@@ -119,7 +116,7 @@ async def train(run: Run) -> None:
                 batch, masked_tokens = await next_batch(run, step)
                 if not batch.groups:
                     break
-                await unbroken(learn(run, batch, masked_tokens), _LAST_STEP_S)
+                await unbroken(learn(run, batch, masked_tokens), LAST_STEP_S)
             await run.delivered.wait()
     finally:
         for group in run.admission.outstanding:

@@ -1,10 +1,11 @@
 """Supervised training: learn from given answers until the steps are done, or the policy is good enough."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 from freerun.control.config import SftConfig
 from freerun.control.evaluate import Evaluation, Evaluator
-from freerun.core import Sample
+from freerun.control.waiting import LAST_STEP_S, unbroken
+from freerun.core import Sample, Version
 from freerun.train.base import StepResult, Trainer
 
 
@@ -13,15 +14,20 @@ async def sft(
     trainer: Trainer,
     batches: Iterator[list[Sample]],
     evaluator: Evaluator | None,
-    stepped: Callable[[StepResult], None],
+    stepped: Callable[[StepResult], Awaitable[None]],
     evaluated: Callable[[int, Evaluation], None],
+    begins: Version = 0,
 ) -> bool:
     """With `until`, every `check_every` steps the present version is evaluated, and training stops when it passes.
 
-    False when the steps ran out before that.
+    False when the steps ran out before that. `begins` is the trainer's version.
     """
-    for step, batch in zip(range(1, config.steps + 1), batches, strict=False):
-        stepped(await trainer.sft(batch))
+
+    async def learn(batch: list[Sample]) -> None:
+        await stepped(await trainer.sft(batch))
+
+    for step, batch in zip(range(begins + 1, config.steps + 1), batches, strict=False):
+        await unbroken(learn(batch), LAST_STEP_S)
         if evaluator and config.until is not None and step % config.check_every == 0:
             await evaluator.engine.update_weights(await trainer.publish())
             evaluation = await evaluator.evaluate()

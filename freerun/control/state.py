@@ -32,6 +32,9 @@ class ControlState:
     resting: dict[str, Rest] = field(default_factory=dict)
     """By the tasks' ids: how long the solved ones sit out."""
 
+    supervised: bool = False
+    """Of `freerun sft`, where tasks are done with in their order."""
+
     def to_json(self) -> str:
         return msgspec.json.format(msgspec.json.encode(self)).decode() + "\n"
 

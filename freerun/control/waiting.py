@@ -7,6 +7,9 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+LAST_STEP_S = 1.0
+"""How long an interrupted run may take to finish the step it is in, so that what it saves belongs together."""
+
 
 async def patiently(work: Coroutine[Any, Any, T], what: str, patience_s: float, say: Callable[[str], None]) -> T:
     """Await `work`; every `patience_s` seconds that it is not done, say so."""

@@ -1,10 +1,9 @@
 """A run on this machine: every part a process of its own, wired to the controller, ended with it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 
 from freerun.control.controller import Run
@@ -13,28 +12,26 @@ from freerun.control.dealer import Dealer
 from freerun.control.evaluate import EvaluateBeside, Evaluation, Evaluator
 from freerun.control.ledger import MemoryLedger
 from freerun.control.rests import Rests
-from freerun.control.sft import sft as control_sft
 from freerun.control.waiting import background, together
-from freerun.core import EngineError, FreerunError, Sample, TrainerError
+from freerun.core import EngineError, TrainerError
 from freerun.core.heap import keep_heap
 from freerun.engines.http import HttpEngine
 from freerun.launch.child import EngineSettings, TrainerSettings
 from freerun.launch.keeper import Keeper, saved
 from freerun.launch.placement import rank_name
-from freerun.launch.prepare import Prepared, example_of
+from freerun.launch.prepare import Prepared
 from freerun.launch.processes import Processes
 from freerun.launch.recorder import Recorder
 from freerun.launch.scratch import scratch_folder
 from freerun.launch.seats import Seat, seats
 from freerun.launch.start import Start, create_folder
-from freerun.observe.folder import JsonLines, RunFolder
+from freerun.observe.folder import RunFolder
 from freerun.observe.live import view
 from freerun.observe.records import StepRecord
 from freerun.observe.report import write_report
 from freerun.rewards.service import JudgeService
 from freerun.rollouts.base import Rollout
 from freerun.rollouts.single_turn import SingleTurn
-from freerun.train.base import StepResult
 from freerun.train.remote import RemoteTrainer
 from freerun.weights.base import WeightsHandle
 
@@ -259,37 +256,3 @@ async def evaluate(prepared: Prepared, progress: Callable[[], None]) -> Evaluati
         url = await start_engine(prepared, processes, "engine 0", Seat())
         async with HttpEngine(url) as engine, background(processes.watch()):
             return await _evaluator(prepared, judge, engine).evaluate(progress)
-
-
-async def sft(
-    prepared: Prepared,
-    stepped: Callable[[int, StepResult], None],
-    evaluated: Callable[[int, Evaluation], None],
-) -> RunFolder:
-    """`freerun sft`: the trainer, and an engine to look how good it is when there is something to look at."""
-    config = prepared.config
-    folder = create_folder(prepared)
-    with JsonLines(folder.metrics) as metrics:
-        async with parts(prepared, folder, config.sft.until is not None, generates=False) as running:
-
-            def record(result: StepResult) -> None:
-                metrics.append({"step": result.version, **result.metrics})
-                stepped(result.version, result)
-
-            batches = _batches(prepared, config.sft.batch_size)
-            last = str(folder.checkpoints / "last")
-            async with saved(lambda: running.trainer.save(last)):
-                good = await control_sft(config.sft, running.trainer, batches, running.evaluator(), record, evaluated)
-    if not good:
-        raise FreerunError(
-            f"after {config.sft.steps} steps pass@1 is below sft.until={config.sft.until}; the model so far is in "
-            f"{folder.checkpoints / 'last'}: go on from it, or raise sft.steps"
-        )
-    return folder
-
-
-def _batches(prepared: Prepared, size: int) -> Iterator[list[Sample]]:
-    """Examples in shuffled order, epoch after epoch."""
-    examples = (example_of(task, prepared) for task in prepared.stream(epochs=None))
-    while True:
-        yield list(islice(examples, size))

@@ -11,7 +11,7 @@ from freerun.config.load import Origins, load_config
 from freerun.config.tree import RunConfig
 from freerun.control.state import ControlState, read_state
 from freerun.core import ConfigError, DataError
-from freerun.launch.prepare import Prepared, prepare
+from freerun.launch.prepare import Prepared, prepare, prepare_sft
 from freerun.launch.start import Start
 from freerun.observe.folder import RunFolder
 from freerun.train.shelf import CONTROL, Shelf
@@ -23,7 +23,7 @@ def resume(path: Path, overrides: Sequence[str]) -> tuple[Prepared, Start]:
     checkpoint = newest_checkpoint(folder)
     state = read_state(checkpoint / CONTROL)
     refuse_if_complete(folder, config, state)
-    prepared = prepare(config, origins)
+    prepared = (prepare_sft if state.supervised else prepare)(config, origins)
     if state.data != prepared.stream(None).fingerprint:
         raise DataError(
             f"the tasks of {config.data.source}, or their order, have changed since {checkpoint} was made: bring them "
@@ -49,9 +49,10 @@ def newest_checkpoint(folder: RunFolder) -> Path:
 
 
 def refuse_if_complete(folder: RunFolder, config: RunConfig, state: ControlState) -> None:
-    if state.version >= config.control.steps:
-        raise ConfigError(f"{folder.path} is complete: {state.version} steps are done; raise control.steps to go on")
-    epochs = config.control.epochs
+    steps, knob = (config.sft.steps, "sft.steps") if state.supervised else (config.control.steps, "control.steps")
+    if state.version >= steps:
+        raise ConfigError(f"{folder.path} is complete: {state.version} steps are done; raise {knob} to go on")
+    epochs = None if state.supervised else config.control.epochs
     if epochs is not None and state.position.epoch >= epochs and not state.owed:
         raise ConfigError(f"{folder.path} is complete: its data is used up; raise control.epochs to go on")
 

@@ -1,5 +1,6 @@
 """Ctrl-C, SIGTERM and kill -9 on a real run: every process ends within 5 s, and the folder can be read."""
 
+import json
 import os
 import select
 import signal
@@ -25,12 +26,12 @@ def descendants(pid: int) -> set[int]:
     return found
 
 
-def start(folder: Path) -> subprocess.Popen[str]:
-    config = prepared(folder, "control.steps=100000", "evaluate.every=3").config
+def start(folder: Path, command: str = "train") -> subprocess.Popen[str]:
+    config = prepared(folder, "control.steps=100000", "sft.steps=100000", "evaluate.every=3").config
     file = folder / "run.yaml"
     file.write_text(config.model_dump_json())
-    command = [sys.executable, "-m", "freerun.cli.main", "train", str(file)]
-    run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    words = [sys.executable, "-m", "freerun.cli.main", command, str(file)]
+    run = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     metrics = folder / "runs" / "test" / "metrics.jsonl"
     deadline = time.monotonic() + 60
     while not (metrics.exists() and metrics.read_text().count("\n") >= 3):
@@ -67,3 +68,14 @@ def test_everything_ends_within_five_seconds(tmp_path: Path, number: signal.Sign
     assert (folder / "checkpoints" / "last" / "model.safetensors").is_file(), "what was learned is saved"
     assert list(Shelf(folder / "checkpoints").whole()) == [step]
     assert not list(memory_folder().glob(f"freerun-{run.pid}-*"))
+
+
+def test_supervised_training_that_is_stopped_can_go_on(tmp_path: Path) -> None:
+    run = start(tmp_path, "sft")
+    run.send_signal(signal.SIGINT)
+    _, errors = run.communicate(timeout=10)
+    assert run.returncode == 128 + signal.SIGINT
+    folder = tmp_path / "runs" / "test"
+    step = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["step"]
+    assert errors.strip().splitlines()[-1] == f"stopped; step {step} is saved; go on with: freerun resume {folder}"
+    assert list(Shelf(folder / "checkpoints").whole()) == [step]

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from freerun.config.load import load_config
-from freerun.core import Batch, FreerunError, Group, Sample
+from freerun.core import Batch, Group, Sample
 from freerun.data.stream import TaskStream
 from freerun.engines.base import Client, Completion, Engine, Sampling
 from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.engine import EmbeddedEngine
 from freerun.launch import local
-from freerun.launch.prepare import Prepared, prepare, prepare_eval, prepare_sft
+from freerun.launch.prepare import Prepared, prepare, prepare_eval
 from freerun.launch.tiny import make_model
 from freerun.models.checkpoint import load_decoder
 from freerun.observe.records import read_evals, read_steps
@@ -127,22 +127,6 @@ async def test_no_staleness_is_the_synchronous_algorithm(tmp_path: Path) -> None
         torch.testing.assert_close(mine, other, atol=1e-5, rtol=1e-4)
         moved = max(moved, (mine - before).abs().max().item())
     assert moved > 0.01
-
-
-async def test_supervised_training_until_good_enough(tmp_path: Path) -> None:
-    run = prepared(tmp_path, "sft.until=0.9", "sft.check_every=10", "sft.steps=300", how=prepare_sft)
-    evaluations: list[float] = []
-    folder = await local.sft(run, lambda step, result: None, lambda step, e: evaluations.append(e.pass_at_1))
-    assert evaluations[-1] >= 0.9
-    load_decoder(folder.checkpoints / "last")
-    assert len(folder.metrics.read_text().splitlines()) == 10 * len(evaluations)
-
-
-async def test_supervised_training_that_falls_short_keeps_what_it_has(tmp_path: Path) -> None:
-    run = prepared(tmp_path, "sft.until=0.99", "sft.check_every=2", "sft.steps=4", how=prepare_sft)
-    with pytest.raises(FreerunError, match=r"below sft\.until=0\.99; the model so far is in"):
-        await local.sft(run, lambda step, result: None, lambda step, e: None)
-    load_decoder(tmp_path / "runs" / "test" / "checkpoints" / "last")
 
 
 @pytest.mark.parametrize("victim", ["trainer", "engine 0"])
