@@ -37,7 +37,7 @@ def test_killed_it_goes_on_to_the_same_weights_bit_for_bit(tmp_path: Path) -> No
     settings = ("sft.batch_size=7", "train.warmup_steps=4", "train.save_every=3")
     endless = prepared(tmp_path, *settings, "name=killed", "sft.steps=100000", how=prepare_sft)
     saved, done = kill_in_mid_run(endless, tmp_path, "sft")
-    assert done > saved
+    assert done >= saved
     folder = RunFolder(tmp_path / "runs" / "killed")
     resume_it = [*FREERUN, "resume", str(folder.path), f"sft.steps={saved + 2}"]
     said = subprocess.run(resume_it, capture_output=True, text=True, check=True).stdout
