@@ -31,7 +31,6 @@ class ControlState:
     tally: Tally = field(default_factory=Tally)
     resting: dict[str, Rest] = field(default_factory=dict)
     """By the tasks' ids: how long the solved ones sit out."""
-
     supervised: bool = False
     """Of `freerun sft`, where tasks are done with in their order."""
 
