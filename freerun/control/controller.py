@@ -4,7 +4,7 @@ There is one loop: synchronous training is `max_staleness: 0`, and conversations
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -155,7 +155,6 @@ async def answer(run: Run, task: Task, ticket: Ticket) -> None:
     run.observer.judged(group)
     if len(group.samples) < min(2, len(samples)):
         return discard(run, group.id, Released.JUDGE_FAILED)
-    run.tasks.judged(group.id, group.rewards)
     run.failed_in_a_row = 0
     if run.config.drop_no_signal and len(set(group.rewards)) == 1:
         return pass_over(run, group)
@@ -192,7 +191,7 @@ async def next_batch(run: Run, step: int) -> tuple[Batch, int]:
         ready = run.buffer.take(run.config.groups_per_step, run.version)
         selection = await waiting(run, "controller", f"waits for batch {step}", ready)
         for group in selection.drop:
-            drop(run, group.id, Released.TOO_STALE)
+            drop(run, group.id, Released.TOO_STALE, group.rewards)
         if selection.take or not selection.drop:
             assert_bound(run, selection)
             return Batch(run.version, sorted(selection.take, key=lambda group: group.id)), selection.masked_tokens
@@ -248,7 +247,7 @@ def settle(run: Run, batch: Batch, version: Version) -> None:
     """The step is done: its groups are used up."""
     for group in batch.groups:
         run.admission.release(group.id, Released.TRAINED)
-        run.tasks.done(group.id)
+        run.tasks.done(group.id, group.rewards)
         run.ledger.trained(group.id, batch.version)
     run.version = version
 
@@ -270,7 +269,7 @@ def pass_over(run: Run, group: Group) -> None:
     the reward's fault; later, a whole pass over the data without any other leaves nothing to learn from it, and the run
     ends."""
     run.buffer.forget(group.id)
-    drop(run, group.id, Released.NO_SIGNAL)
+    drop(run, group.id, Released.NO_SIGNAL, group.rewards)
     run.silent_in_a_row += 1
     said = f"the last {run.silent_in_a_row} groups had equal rewards each (the last one: {group.rewards[0]:g})"
     if not run.version and run.silent_in_a_row >= run.config.give_up_after:
@@ -282,9 +281,9 @@ def pass_over(run: Run, group: Group) -> None:
         run.observer.note(f"{said}: there is nothing left to learn from this data, and the run ends here")
 
 
-def drop(run: Run, group: int, reason: Released) -> None:
+def drop(run: Run, group: int, reason: Released, rewards: Sequence[float] = ()) -> None:
     run.admission.release(group, reason)
-    run.tasks.done(group)
+    run.tasks.done(group, rewards)
     run.ledger.dropped(group, reason, run.version)
 
 

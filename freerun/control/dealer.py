@@ -23,7 +23,6 @@ class Dealer(Iterator[Task]):
         self._rests = Rests() if rests is None else rests
         self._in_hand: list[tuple[Position, Task]] = []
         self._out: dict[int, tuple[Position, Task]] = {}
-        self._rewards: dict[int, Sequence[float]] = {}
 
     def __next__(self) -> Task:
         if self._again:
@@ -40,14 +39,11 @@ class Dealer(Iterator[Task]):
         """The task in hand is that group's now."""
         self._out[group] = self._in_hand.pop()
 
-    def judged(self, group: int, rewards: Sequence[float]) -> None:
-        """What the answers of the group were worth: once it is done with, its task may rest."""
-        self._rewards[group] = rewards
-
-    def done(self, group: int) -> None:
-        """The group's task is trained on or dropped: it will not be dealt again in this pass."""
+    def done(self, group: int, rewards: Sequence[float] = ()) -> None:
+        """The group's task is trained on or dropped: it will not be dealt again in this pass. What its answers were
+        worth, where they were judged, says whether it rests in the next."""
         place, task = self._out.pop(group)
-        if (rewards := self._rewards.pop(group, None)) is not None:
+        if rewards:
             self._rests.note(task.id, place.epoch, rewards)
 
     def __len__(self) -> int:

@@ -17,7 +17,7 @@ from freerun.core import Sample
 
 
 def micro_batches(lengths: Sequence[int], capacity: int, multiple: int = 1) -> list[list[int]]:
-    """Which sequences (or bundles) go together, so that none exceeds `capacity` tokens: as many of one as of the other.
+    """Which sequences (or bundles) go together, so that all have about as many tokens, and none more than `capacity`.
 
     Longest first, each joins the micro-batch that holds the fewest tokens. There are as many as all tokens need, and
     more where that does not do; a `multiple` of some number, which may leave some empty. A sequence longer than the

@@ -24,15 +24,14 @@ def stream(tasks: int, epochs: int | None = None) -> TaskStream:
 
 
 def play(dealer: Dealer, solved: set[str], rounds: int) -> list[str]:
-    """Each task dealt, judged and done with, one after another."""
+    """Each task dealt and done with, one after another."""
     dealt = []
     for group in range(rounds):
         task = next(dealer, None)
         if task is None:
             break
         dealer.dealt(group)
-        dealer.judged(group, SOLVED if task.id in solved else MISSED)
-        dealer.done(group)
+        dealer.done(group, SOLVED if task.id in solved else MISSED)
         dealt.append(task.id)
     return dealt
 
@@ -77,9 +76,8 @@ def test_a_result_counts_when_the_group_is_done_with() -> None:
     dealer = Dealer(stream(1), rests=Rests(most=8))
     next(dealer)
     dealer.dealt(0)
-    dealer.judged(0, SOLVED)
     assert dealer.resting == {}
-    dealer.done(0)
+    dealer.done(0, SOLVED)
     assert dealer.resting == {"0": Rest(1, 2)}
 
 

@@ -12,7 +12,7 @@ from freerun.train.packing import bundles, dealt, micro_batches, pack
 
 
 def test_by_hand() -> None:
-    # 30 tokens need three of 10, but then 9 | 7 + 2 | 5 + 4 has no place for 3: so four, 9 | 7 | 5 + 2 | 4 + 3.
+    # 30 tokens need three of 10, but 9 + 2 | 7 + 3 | 5 + 4 has one of 11: so four, 9 | 7 | 5 + 2 | 4 + 3.
     assert micro_batches([5, 9, 3, 7, 2, 4], 10) == [[1], [3], [0, 4], [5, 2]]
     assert micro_batches([3, 3, 2, 1], 100) == [[0, 1, 2, 3]]
     assert micro_batches([3, 3, 2, 1], 100, multiple=2) == [[0, 2], [1, 3]]
