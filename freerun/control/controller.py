@@ -5,6 +5,7 @@ There is one loop: synchronous training is `max_staleness: 0`, and conversations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -28,6 +29,10 @@ from freerun.train.base import Trainer
 from freerun.weights.base import WeightsHandle
 
 T = TypeVar("T")
+
+_TO_ENGINES_S = 0.05
+"""How long the trainer, and whatever else the next step needs, keeps still for the engines to take new weights: they do
+it several times faster then, where they share a GPU or a processor with it."""
 
 
 @dataclass
@@ -207,7 +212,7 @@ def assert_bound(run: Run, selection: Selection) -> None:
 
 
 async def learn(run: Run, batch: Batch, masked_tokens: int) -> None:
-    """One step: learn from the batch, publish the new version, settle what was used up.
+    """One step: learn from the batch, hand the new version on, settle what was used up.
 
     The version before must have been delivered. Nothing is admitted between settling and taking the state, so the state
     is the version's own.
@@ -215,14 +220,16 @@ async def learn(run: Run, batch: Batch, masked_tokens: int) -> None:
     run.observer.learns(batch, masked_tokens)
     result = await waiting(run, "trainer", f"learns from batch {batch.version}", run.trainer.step(batch))
     await run.delivered.wait()
-    handle = await run.trainer.publish()
+    assert result.weights, "a step publishes its version"
     settle(run, batch, result.version)
     run.delivered.clear()
-    run.published.put_nowait(handle)
+    run.published.put_nowait(result.weights)
     run.observer.stepped(result)
     for warning in result.warnings:
         run.observer.note(warning)
     state = run.state
+    with suppress(TimeoutError):
+        await asyncio.wait_for(run.delivered.wait(), _TO_ENGINES_S)
     for hook in run.on_settle:
         await hook(state)
 

@@ -59,6 +59,16 @@ class Trained:
         return sum(age * count for age, count in self.staleness.items()) / max(self.tokens, 1)
 
 
+@dataclass(frozen=True)
+class Stepped:
+    """A step that is done and not written yet."""
+
+    record: StepRecord
+    result: StepResult
+    shown: list[SampleRecord]
+    batch_asked_s: float
+
+
 class Recorder:
     """The controller's observer. A context manager: leaving it closes every file."""
 
@@ -80,7 +90,7 @@ class Recorder:
         self._trained_s = now_s
         self._learning: Trained | None = None
         self._shown: list[SampleRecord] = []
-        self._stepped: StepRecord | None = None
+        self._stepped: Stepped | None = None
         self._running: dict[str, int] = {}
         self._first_token_s: dict[str, float] = {}
         self.buffer: Buffer | None = None
@@ -131,38 +141,40 @@ class Recorder:
         ]
 
     def stepped(self, result: StepResult) -> None:
-        """Its line waits for the update: nothing that is written is written twice."""
+        """It is written after the update: nothing that is written is written twice, and engines are waiting."""
         assert self._learning
         now_s = time.monotonic()
-        self._stepped = self._record(now_s, self._learning, result)
-        for sample in self._shown:
-            self._samples.append(sample)
-        self._draw(result)
+        record = self._record(now_s, self._learning, result)
+        self._stepped = Stepped(record, result, self._shown, self._batch_asked_s)
         self._rewards = []
         self._last_step_s = self._batch_asked_s = now_s
-        self._trained_s = result.phases[-1][2] if result.phases else now_s
+        self._trained_s = result.learned_s or now_s
 
     def updated(self, updates: list[UpdateReport]) -> None:
         assert self._stepped
-        now_s, version = time.monotonic(), self._stepped.version
-        self._timeline.span("controller", "publish", f"publish version {version}", self._trained_s, now_s)
+        now_s, record = time.monotonic(), self._stepped.record
+        self._timeline.span("controller", "publish", f"publish version {record.version}", self._trained_s, now_s)
         idle_s = _mean([update.idle_s for update in updates])
         recomputed = float(sum(update.recomputed_tokens for update in updates))
-        self._stepped = replace(
-            self._stepped,
+        record = replace(
+            record,
             engine_idle_s=idle_s - self._engine_idle_s,
             update_s=now_s - self._trained_s,
             update_pause_s=_mean([update.pause_s for update in updates]),
-            trainer=self._stepped.trainer | {"recomputed_tokens": recomputed},
+            trainer=record.trainer | {"recomputed_tokens": recomputed},
         )
+        self._stepped = replace(self._stepped, record=record)
         self._engine_idle_s = idle_s
         self._write_step()
 
     def _write_step(self) -> None:
-        if self._stepped:
-            self.steps.append(self._stepped)
-            self._metrics.append(self._stepped)
-            self._view.step(self._stepped)
+        if stepped := self._stepped:
+            for sample in stepped.shown:
+                self._samples.append(sample)
+            self._draw(stepped)
+            self.steps.append(stepped.record)
+            self._metrics.append(stepped.record)
+            self._view.step(stepped.record)
         self._stepped = None
 
     def checkpointed(self, version: Version, start_s: float) -> None:
@@ -238,12 +250,13 @@ class Recorder:
             versions=[sample.versions[i] for i in at],
         )
 
-    def _draw(self, result: StepResult) -> None:
+    def _draw(self, stepped: Stepped) -> None:
+        result = stepped.result
         if not result.phases:
             return
-        start_s, end_s = result.phases[0][1], result.phases[-1][2]
-        self._timeline.span("controller", "wait", "wait for a batch", self._batch_asked_s, start_s)
-        self._timeline.span("trainer", "step", f"step {result.version}", start_s, end_s)
+        start_s = result.phases[0][1]
+        self._timeline.span("controller", "wait", "wait for a batch", stepped.batch_asked_s, start_s)
+        self._timeline.span("trainer", "step", f"step {result.version}", start_s, result.learned_s)
         for name, phase_start_s, phase_end_s in result.phases:
             self._timeline.span("trainer", "phase", name, phase_start_s, phase_end_s)
 

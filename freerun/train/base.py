@@ -6,6 +6,9 @@ from typing import Protocol
 from freerun.core import Batch, Sample, Version
 from freerun.weights.base import WeightsHandle
 
+PUBLISH = "publish"
+"""The last phase of a step: its version is learned, and made available."""
+
 
 @dataclass(slots=True)
 class StepResult:
@@ -17,11 +20,21 @@ class StepResult:
     phases: list[tuple[str, float, float]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     """Figures that left their healthy range with this step, and the likely cause."""
+    weights: WeightsHandle | None = None
+    """That version, published. Supervised steps publish nothing."""
+
+    @property
+    def learned_s(self) -> float:
+        """When the version was there, and not yet published. A step without phases has no clock."""
+        return max((end_s for name, _, end_s in self.phases if name != PUBLISH), default=0.0)
 
 
 class Trainer(Protocol):
     async def step(self, batch: Batch) -> StepResult:
-        """One step of reinforcement learning; the version rises by one."""
+        """One step of reinforcement learning; the version rises by one, and is published at once.
+
+        Two versions can be had at a time, so whoever waits for engines to take one needs not wait before this.
+        """
         ...
 
     async def sft(self, examples: list[Sample]) -> StepResult:

@@ -6,9 +6,11 @@ with message and traceback. `METHODS` is the whole protocol, for this side and f
 With several ranks the first one does that. It says each request to the others, and all of them do it.
 """
 
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +18,14 @@ import msgspec
 import torch
 import zmq
 
-from freerun.core import FreerunError, TrainerError
+from freerun.core import Batch, FreerunError, TrainerError
+from freerun.train.base import PUBLISH, StepResult
 from freerun.train.checkpoint import CheckpointWriter, load_checkpoint
 from freerun.train.config import TrainConfig
 from freerun.train.learner import Learner
 from freerun.train.protocol import METHODS, Checkpoint
 from freerun.train.ranks import ALONE, Ranks
-from freerun.weights.base import Publisher
+from freerun.weights.base import Publisher, WeightsHandle
 
 
 class Worker:
@@ -52,16 +55,26 @@ class Worker:
         if checkpoint:
             load_checkpoint(checkpoint, self._learner, ranks)
         self._learner.warm_up()
-        self.step = self._learner.step
+        self._asked: Any = None
+        """What the last request was about. It is let go of with the next: to free a batch takes milliseconds, for which
+        engines would wait if it came before the reply."""
         self.sft = self._learner.sft
         self.score = self._learner.score
 
     def do(self, request: list[bytes]) -> Any:
         method, argument = request[0].decode(), request[1]
         takes, _ = METHODS[method]
-        return getattr(self, method)(msgspec.msgpack.decode(argument, type=takes))
+        self._asked = msgspec.msgpack.decode(argument, type=takes)
+        return getattr(self, method)(self._asked)
 
-    def publish(self, _: None) -> Any:
+    def step(self, batch: Batch) -> StepResult:
+        result = self._learner.step(batch)
+        start_s = time.monotonic()
+        weights = self.publish(None)
+        published = (PUBLISH, start_s, time.monotonic())
+        return replace(result, weights=weights, phases=[*result.phases, published])
+
+    def publish(self, _: None) -> WeightsHandle | None:
         tensors = self._learner.policy.tensors()
         return self._publisher.publish(self._learner.version, tensors) if self._publisher else None
 

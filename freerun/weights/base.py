@@ -34,5 +34,11 @@ class Publisher(Protocol):
 
 class Subscriber(Protocol):
     def fetch(self, handle: WeightsHandle) -> dict[str, Tensor]:
-        """A copy of exactly that version, or WeightsError: never a part of one. It is the caller's until the next."""
+        """Exactly that version, or WeightsError: never a part of one. It is there until the next; `confirm` when you
+        have copied it."""
         ...
+
+    def confirm(self, handle: WeightsHandle) -> None:
+        """WeightsError if what was fetched may have changed since: it may lie in the publisher's own memory. What is a
+        copy cannot."""
+        return

@@ -8,7 +8,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from freerun.core import Version, WeightsError
-from freerun.weights.base import WeightsHandle
+from freerun.weights.base import Subscriber, WeightsHandle
 
 
 class FilePublisher:
@@ -34,7 +34,7 @@ class FilePublisher:
         return WeightsHandle("files", version, str(path), f"{xxhash.xxh3_64_intdigest(content):016x}")
 
 
-class FileSubscriber:
+class FileSubscriber(Subscriber):
     def fetch(self, handle: WeightsHandle) -> dict[str, Tensor]:
         try:
             content = Path(handle.location).read_bytes()

@@ -1,11 +1,11 @@
 """Weights by CUDA IPC: for processes on the GPUs of one machine. What travels is where tensors lie, not the tensors.
 
-A subscriber on the publisher's GPU copies them there; one on another GPU, which must see the publisher's too, copies
-them across.
+A subscriber on the publisher's GPU is given them where they are; one on another GPU, which must see the publisher's
+too, copies them across.
 
-The publisher copies a version into one of two sets of buffers, in turn, so that a subscriber can copy out of one while
-the next version is written to the other. A checksum over 1 GB would cost more than the copy; instead each set carries
-its version on the device, written last, and the subscriber checks it before and after its copy.
+The publisher copies a version into one of two sets of buffers, in turn, so that a subscriber can read one while the
+next version is written to the other. A checksum over 1 GB would cost more than a copy; instead each set carries its
+version on the device, written last, and the subscriber checks it before and after.
 """
 
 import base64
@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 
 from freerun.core import Version, WeightsError
-from freerun.weights.base import WeightsHandle
+from freerun.weights.base import Subscriber, WeightsHandle
 
 NONE: Version = -1
 _ALIGNED = 512
@@ -107,9 +107,9 @@ class IpcPublisher:
         return WeightsHandle("ipc", version, self._handles[which])
 
 
-class IpcSubscriber:
-    """Opens each set of buffers once, and has one place for its copies. The handle is a pickle: it must come from this
-    run's own trainer."""
+class IpcSubscriber(Subscriber):
+    """Opens each set of buffers once, and has one place for copies from another GPU. The handle is a pickle: it must
+    come from this run's own trainer."""
 
     def __init__(self) -> None:
         self._opened: dict[str, Flat] = {}
@@ -120,6 +120,8 @@ class IpcSubscriber:
             gpu, layout, shared = pickle.loads(base64.b64decode(handle.location))
             self._opened[handle.location] = Flat(layout, _opened(_device_of(gpu), *shared))
         flat = self._opened[handle.location]
+        if _is_here(flat):
+            return flat.tensors
         _check(flat, handle)
         if self._copy is None:
             self._copy = flat.copied("cuda")
@@ -127,6 +129,15 @@ class IpcSubscriber:
             self._copy.memory.copy_(flat.memory)
         _check(flat, handle)
         return self._copy.tensors
+
+    def confirm(self, handle: WeightsHandle) -> None:
+        if _is_here(flat := self._opened[handle.location]):
+            _check(flat, handle)
+
+
+def _is_here(flat: Flat) -> bool:
+    """On this process's own GPU."""
+    return flat.memory.device.index == torch.cuda.current_device()
 
 
 def _check(flat: Flat, handle: WeightsHandle) -> None:

@@ -18,7 +18,7 @@ import xxhash
 from torch import Tensor
 
 from freerun.core import Version, WeightsError
-from freerun.weights.base import WeightsHandle
+from freerun.weights.base import Subscriber, WeightsHandle
 
 _HEADER = struct.Struct("<8sqQQQ")
 _MAGIC = b"freerun1"
@@ -65,7 +65,7 @@ class ShmPublisher:
         return slot
 
 
-class ShmSubscriber:
+class ShmSubscriber(Subscriber):
     def fetch(self, handle: WeightsHandle) -> dict[str, Tensor]:
         try:
             with open(handle.location, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as slot:

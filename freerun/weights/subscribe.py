@@ -8,7 +8,7 @@ from freerun.core import WeightsError
 from freerun.weights.base import Subscriber, WeightsHandle
 
 
-class AnySubscriber:
+class AnySubscriber(Subscriber):
     def __init__(self) -> None:
         self._made: dict[str, Subscriber] = {}
 
@@ -18,6 +18,9 @@ class AnySubscriber:
                 raise WeightsError(f"weights by {handle.backend!r} are not known; it is one of {', '.join(_WAYS)}")
             self._made[handle.backend] = _WAYS[handle.backend]()
         return self._made[handle.backend].fetch(handle)
+
+    def confirm(self, handle: WeightsHandle) -> None:
+        self._made[handle.backend].confirm(handle)
 
 
 def _shm() -> Subscriber:

@@ -163,7 +163,7 @@ class ScriptedTrainer:
         world.batches.append(batch)
         await asyncio.sleep(world.random.uniform(0.2, 1.8) * world.step_s)
         self.version += 1
-        return StepResult(self.version)
+        return StepResult(self.version, weights=await self.publish())
 
     async def sft(self, examples: list[Sample]) -> StepResult:
         raise AssertionError
@@ -304,9 +304,26 @@ def test_the_trainer_does_not_wait_for_engines_to_take_its_version() -> None:
     assert run_fast(duration(0, 10.0)) > run_fast(duration(0, 0.0)) + 10 * 10, "where nothing may be stale, it must"
 
 
+@pytest.mark.parametrize(("update_s", "behind"), [(0.02, 0), (0.2, 1)])
+def test_engines_that_take_a_version_quickly_have_it_before_the_next_step(update_s: float, behind: int) -> None:
+    """They share a GPU with the trainer, which keeps still so long. It does not wait for slower ones."""
+
+    class Looking(ScriptedTrainer):
+        async def step(self, batch: Batch) -> StepResult:
+            seen.append(batch.version - min(engine.version for engine in world.engines))
+            return await super().step(batch)
+
+    seen: list[int] = []
+    world = World(7, steps=12, max_staleness=4, step_s=30.0, update_s=update_s, num_engines=2)
+    world.trainer = Looking(world)
+    run_fast(world.go())
+    assert seen == [0] + [behind] * 11
+
+
 def test_an_engine_that_cannot_take_a_version_ends_the_run_at_once() -> None:
     class Refusing(ScriptedEngine):
         async def update_weights(self, handle: WeightsHandle) -> UpdateReport:
+            await asyncio.sleep(1)
             raise EngineError("no room for the weights")
 
     world = World(3, max_staleness=4, step_s=1000.0)

@@ -84,7 +84,7 @@ class Punctual(ScriptedTrainer):
         await asyncio.sleep(world.step_s)
         self.version += 1
         self._free_s = loop.time()
-        return StepResult(self.version)
+        return StepResult(self.version, weights=await self.publish())
 
 
 @pytest.mark.parametrize("slots", [16, 64, 1000])

@@ -138,20 +138,22 @@ def test_a_runner_ahead_of_the_host_gives_the_same_answers(monkeypatch: pytest.M
         assert completion.logprobs == pytest.approx(expected[key].logprobs, abs=1e-4)
 
 
-def test_no_step_runs_ahead_while_new_weights_are_on_their_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_under_way_between_steps_while_new_weights_are_on_their_way(monkeypatch: pytest.MonkeyPatch) -> None:
     under_way: list[int] = []
     """After each launch, steps that have not landed."""
 
-    class Watched(AheadCpuRunner):
-        flying = 0
+    flying = 0
 
+    class Watched(AheadCpuRunner):
         def launch(self, step: Step) -> Flight:
+            nonlocal flying
             flight = super().launch(step)
-            land, self.flying = flight.land, self.flying + 1
-            under_way.append(self.flying)
+            land, flying = flight.land, flying + 1
+            under_way.append(flying)
 
             def landed() -> Sampled:
-                self.flying -= 1
+                nonlocal flying
+                flying -= 1
                 return land()
 
             flight.land = landed
@@ -166,11 +168,12 @@ def test_no_step_runs_ahead_while_new_weights_are_on_their_way(monkeypatch: pyte
     answering.expect_update(True)
     for _ in range(3):
         answering.step()
+        assert flying == 0
     assert under_way[4:] == [1, 1, 1]
     answering.expect_update(False)
     for _ in range(2):
         answering.step()
-    assert under_way[7:] == [2, 2]
+    assert under_way[7:] == [1, 2]
 
 
 def test_an_answer_does_not_depend_on_its_company() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from freerun.core import EngineError, FinishReason
+from freerun.core import EngineError, FinishReason, WeightsError
 from freerun.engines.base import Sampling, UpdateReport
 from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.asked import Ask, Asked, Piece
@@ -20,7 +20,7 @@ from freerun.engines.embedded.thread import EngineThread
 from freerun.engines.http import HttpEngine
 from freerun.launch.child import EngineSettings
 from freerun.launch.processes import Processes
-from freerun.weights.base import WeightsHandle
+from freerun.weights.base import Subscriber, WeightsHandle
 from freerun.weights.shm import ShmPublisher
 from tests.engines.ahead import AheadCpuRunner
 from tests.engines.test_embedded import recomputed
@@ -30,7 +30,7 @@ from tests.tiny import tiny_decoder, tiny_folder
 SAMPLING = Sampling(max_new_tokens=60, seed=11, ignore_eos=True)
 
 
-class Decoders:
+class Decoders(Subscriber):
     """A subscriber: version v is the decoder made from the seed v."""
 
     def fetch(self, handle: WeightsHandle) -> dict[str, Tensor]:
@@ -66,6 +66,16 @@ def _waiting(thread: EngineThread, swaps: int) -> bool:
 
 async def pieces(asked: Asked) -> list[Piece]:
     return [piece async for piece in asked]
+
+
+async def test_weights_that_changed_while_they_were_swapped_in_are_refused() -> None:
+    class Overtaken(Decoders):
+        def confirm(self, handle: WeightsHandle) -> None:
+            raise WeightsError(f"version {handle.version} is gone")
+
+    async with running_thread(on_update="keep") as thread:
+        with pytest.raises(WeightsError, match="version 1 is gone"):
+            await thread.update_weights(WeightsHandle("test", 1, ""), Overtaken())
 
 
 @pytest.mark.parametrize("ahead", [False, True])

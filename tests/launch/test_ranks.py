@@ -31,7 +31,10 @@ async def work_until_it_fails(run: Prepared, folder: Path) -> None:
     fine = batch(0, [3, 7, 7, 1])
     async with local.parts(run, create_folder(run), evaluates=False, generates=False) as running:
         trainer = running.trainer
-        assert (await trainer.step(fine)).version == 1
+        result = await trainer.step(fine)
+        assert result.version == 1
+        assert result.weights
+        assert result.weights.version == 1
         with pytest.raises(TrainerError, match="a batch for version 0 came to a trainer at version 1"):
             await trainer.step(fine)
         with pytest.raises(TrainerError, match="version 7 is gone"):
@@ -40,10 +43,10 @@ async def work_until_it_fails(run: Prepared, folder: Path) -> None:
         with pytest.raises(TrainerError, match=r"a checkpoint could not be written: .*Not a directory"):
             await trainer.checkpoint(1, str(folder / "file"), "{}")
         assert [len(row) for row in await trainer.score(fine.samples)] == [4, 3]
-        assert (await trainer.publish()).version == 1
         with pytest.raises(TrainerError, match="versions only go up"):
             await trainer.publish()
         assert (await trainer.sft(fine.samples)).version == 2
+        assert (await trainer.publish()).version == 2
         async with asyncio.timeout(10):
             await trainer.step(batch(2, [3, 1000, 7, 1]))
 

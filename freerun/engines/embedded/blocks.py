@@ -2,16 +2,18 @@
 
 A block is free, or held by as many owners as took or matched it. What a full block holds is remembered after its last
 owner left, until the block is handed out anew, oldest first: a later prompt that begins with the same tokens finds it.
-New weights make everything remembered worthless, and `forget` drops it.
+New weights make everything remembered worthless, and `forget` makes sure that it is not found.
 
-What is remembered is a tree: a node is a block's tokens below its parent's node. Keys are exact, not hashes.
+What is remembered is a tree: a node is a block's tokens below its parent's node. Keys are exact, not hashes. To forget
+is to begin another tree, since answers wait for it: what is left of older ones, whose nodes have smaller numbers, goes
+with its blocks.
 """
 
 from collections.abc import Sequence as Tokens
 from itertools import count
 
 Key = tuple[int, tuple[int, ...]]
-"""The parent's node (0: none), and the block's tokens."""
+"""The parent's node, and the block's tokens."""
 
 
 class Blocks:
@@ -25,6 +27,7 @@ class Blocks:
         """What is remembered: key → node, block."""
         self._key_of: dict[int, Key] = {}
         self._new_node = count(1)
+        self._root = 0
 
     @property
     def free(self) -> int:
@@ -59,7 +62,7 @@ class Blocks:
 
     def match(self, tokens: Tokens[int]) -> list[int]:
         """The longest remembered run of full blocks that these tokens begin with; the caller becomes an owner."""
-        matched, node = [], 0
+        matched, node = [], self._root
         for key_tokens in self._full(tokens):
             found = self._nodes.get((node, key_tokens))
             if found is None:
@@ -72,19 +75,20 @@ class Blocks:
 
     def remember(self, tokens: Tokens[int], table: list[int]) -> None:
         """These tokens' full blocks are filled, by the present weights: `table` says where."""
-        node = 0
+        node = self._root
         for key_tokens, block in zip(self._full(tokens), table, strict=False):
             key = (node, key_tokens)
             if key not in self._nodes:
-                if block in self._key_of:
-                    return  # it is remembered under another parent, which was forgotten meanwhile
+                if older := self._key_of.get(block):
+                    if older[0] >= self._root:
+                        return  # it is remembered under another parent, which was forgotten meanwhile
+                    del self._nodes[older]
                 self._nodes[key] = next(self._new_node), block
                 self._key_of[block] = key
             node = self._nodes[key][0]
 
     def forget(self) -> None:
-        self._nodes.clear()
-        self._key_of.clear()
+        self._root = next(self._new_node)
 
     def _full(self, tokens: Tokens[int]) -> list[tuple[int, ...]]:
         size = self.block_tokens

@@ -151,13 +151,14 @@ class EmbeddedEngine:
 
     def step(self) -> list[tuple[str, Completion]]:
         """Launch a step, then see to the one before; the answers that ended with that. While new weights are on their
-        way it is the other way round: they would wait for both."""
-        if self._runner.short:
+        way nothing is left under way: they would wait for it."""
+        ahead = self._runner.ahead and not self._runner.short
+        if not ahead:
             self._ended += self._land()
         step = self._scheduler.schedule()
         before, self._flight = self._flight, self._runner.launch(step) if step.chunks else Flight.none()
         ended, self._ended = self._ended + self._postprocess(before), []
-        return ended if self._runner.ahead else ended + self._land()
+        return ended if ahead else ended + self._land()
 
     def _land(self) -> list[tuple[str, Completion]]:
         """Wait for what is under way."""

@@ -100,13 +100,18 @@ class EngineThread:
         try:
             tensors = await asyncio.to_thread(lambda: self._engine.stage(lambda: subscriber.fetch(handle)))
             fetched = Span("fetch", f"version {handle.version}", start_s, time.monotonic())
-            return await self._swap(handle, tensors, policy, fetched)
+            return await self._swap(handle, tensors, subscriber, policy, fetched)
         except BaseException:
             self._expect_update(False)
             raise
 
     async def _swap(
-        self, handle: WeightsHandle, tensors: Mapping[str, Tensor], policy: OnUpdate, fetched: Span
+        self,
+        handle: WeightsHandle,
+        tensors: Mapping[str, Tensor],
+        subscriber: Subscriber,
+        policy: OnUpdate,
+        fetched: Span,
     ) -> UpdateReport:
         """Between two steps, or when the answers that have begun are over."""
 
@@ -114,6 +119,7 @@ class EngineThread:
             self._end_span()
             start_s = time.monotonic()
             report = self._engine.update_weights(handle.version, tensors, policy)
+            subscriber.confirm(handle)
             args = {"version": float(handle.version), "recomputed_tokens": float(report.recomputed_tokens)}
             self._spans += [fetched, Span("update", fetched.name, start_s, time.monotonic(), args)]
             self._updates += 1
