@@ -19,9 +19,11 @@ if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)
 
 from freerun.engines.embedded import fused
-from freerun.engines.embedded.fused import DecodeAttention, DeviceCache, FusedDecoder, PrefillAttention
+from freerun.engines.embedded.fused import DecodeAttention, DeviceCache, FusedDecoder, PrefillAttention, tile_tokens
 from freerun.engines.embedded.gpu import Slots
+from freerun.engines.embedded.reading import Reading, Room
 from freerun.engines.embedded.sampler import truncated
+from freerun.engines.embedded.sequence import Chunk
 
 HEADS = [(16, 8, 128), (12, 2, 128), (9, 3, 64), (4, 4, 16)]
 SHAPE: dict[str, Any] = {
@@ -103,6 +105,13 @@ def attended(q: torch.Tensor, cache: DeviceCache, table: torch.Tensor, position:
     return torch.einsum("hn,nhd->hd", weights, v)
 
 
+def reading_of(cache: DeviceCache, tables: torch.Tensor, starts: list[int], counts: list[int]) -> Reading:
+    """So many tokens of each row, from there on. What they are does not matter to attention."""
+    rows = zip(starts, counts, tables.tolist(), strict=True)
+    chunks = [Chunk([0] * count, start, table) for start, count, table in rows]
+    return Reading(Room.just_for(chunks, tile_tokens(cache.shape)), idle_block=0, chunks=chunks)
+
+
 def off(got: torch.Tensor, expected: torch.Tensor) -> float:
     return float((got.double() - expected).norm() / expected.norm())
 
@@ -144,7 +153,8 @@ def test_prefill_attention(heads: int, kv_heads: int, head_dim: int, block_token
     for row, position in where:
         for tensor in written(cache, tables, row, position):
             tensor.fill_(float("nan"))
-    got = PrefillAttention(cache, model.inv_freq.cuda(), starts, counts, tables)(first_layer(model), qkv)
+    reading = reading_of(cache, tables, starts, counts)
+    got = PrefillAttention(cache, model.inv_freq.cuda(), reading)(first_layer(model), qkv)
     q, _, _ = projected(model, qkv, [position for _, position in where])
     expected = torch.stack([attended(q[t], cache, tables[r], p) for t, (r, p) in enumerate(where)])
     assert off(got.view_as(expected), expected) < 1e-2
@@ -174,7 +184,7 @@ def test_fused_forward_is_the_decoder(family: str, dtype: torch.dtype, tolerance
     cache = DeviceCache(model.shape, 9, 16, dtype)
     tokens = torch.randint(0, 512, (70,), generator=torch.Generator().manual_seed(0)).cuda()
     tables = torch.tensor([[7, 2, 5, 1, 3]], dtype=torch.int32, device="cuda")
-    attend = PrefillAttention(cache, model.inv_freq.cuda(), [0], [70], tables)
+    attend = PrefillAttention(cache, model.inv_freq.cuda(), reading_of(cache, tables, [0], [70]))
     with torch.no_grad():
         got = FusedDecoder(model).forward(tokens, attend)
         expected = plain.cpu()(tokens.cpu(), torch.arange(70), PackedAttention([70]))

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from triton import next_power_of_2
 
 from freerun.engines.embedded import kernels
+from freerun.engines.embedded.reading import PAIRS, Reading
 from freerun.models.decoder import Decoder, Layer
 from freerun.models.shape import Shape
 
@@ -129,6 +130,11 @@ class DecodeAttention:
         return out
 
 
+def tile_tokens(shape: Shape) -> int:
+    """Tokens of a row that one tile of `PrefillAttention` takes."""
+    return PAIRS // (shape.heads // shape.kv_heads)
+
+
 def rotary(positions_T: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
     """Cosines and sines of each token's angles, once for all layers."""
     angles = positions_T[:, None].float() * inv_freq
@@ -157,40 +163,31 @@ def tiling(programs: int) -> dict[str, int]:
 
 
 class PrefillAttention:
-    """Many new tokens a row, from positions starts[row] on, each looking at its row's cache up to itself."""
+    """Many new tokens a row, each looking at its row's cache up to itself."""
 
-    M, TILE = 128, 64
+    TILE = 64
 
-    def __init__(
-        self, cache: DeviceCache, inv_freq: Tensor, starts: list[int], counts: list[int], tables: Tensor
-    ) -> None:
-        self._cache, self._tables = cache, tables
-        queries = self.M // (cache.shape.heads // cache.shape.kv_heads)
-        tiles = np.array([(row, first) for row, count in enumerate(counts) for first in range(0, count, queries)])
-        firsts = np.cumsum([0, *counts[:-1]])
-        rows = np.repeat(np.arange(len(counts)), counts)
-        positions = np.arange(len(rows)) - firsts[rows] + np.array(starts)[rows]
-        self._rows, self._positions = to_device(rows), to_device(positions)
-        self._rotary = rotary(self._positions, inv_freq)
-        self._tile_rows, self._tile_starts = to_device(tiles[:, 0]), to_device(tiles[:, 1])
-        self._first, self._start, self._count = to_device(firsts), to_device(starts), to_device(counts)
+    def __init__(self, cache: DeviceCache, inv_freq: Tensor, reading: Reading) -> None:
+        self._cache, self._parts, self._table_stride = cache, reading.parts, reading.room.blocks
+        self._rotary = rotary(reading.parts.positions, inv_freq)
 
     def __call__(self, layer: Layer, qkv: Tensor) -> Tensor:
         shape, keys, values = self._cache.shape, self._cache.keys[layer.index], self._cache.values[layer.index]
         heads, kv_heads, width = shape.heads, shape.kv_heads, shape.head_dim
+        parts = self._parts
         q = torch.empty(len(qkv), heads * width, dtype=qkv.dtype, device=qkv.device)
         kernels.rotate_write_kernel[(len(qkv),)](
-            qkv, q, keys, values, *norm_weights(layer, qkv), *self._rotary, self._positions, self._rows, self._tables,
-            shape.norm_eps, self._tables.stride(0), *self._cache.strides,
+            qkv, q, keys, values, *norm_weights(layer, qkv), *self._rotary, parts.positions, parts.rows, parts.tables,
+            shape.norm_eps, self._table_stride, *self._cache.strides,
             HEADS=heads, KV_HEADS=kv_heads, D=width, BLOCK=self._cache.block_tokens, NORM=shape.qk_norm,
             ALL=next_power_of_2(heads + 2 * kv_heads), num_warps=4,
         )  # fmt: skip
         out = torch.empty_like(q)
-        kernels.prefill_kernel[(len(self._tile_rows), kv_heads)](
-            q, keys, values, self._tables,
-            self._tile_rows, self._tile_starts, self._first, self._start, self._count, out,
-            width**-0.5, self._tables.stride(0), *self._cache.strides,
-            HEADS=heads, KV_HEADS=kv_heads, D=width, BLOCK=self._cache.block_tokens, TILE=self.TILE, M=self.M,
+        kernels.prefill_kernel[(len(parts.tile_rows), kv_heads)](
+            q, keys, values, parts.tables,
+            parts.tile_rows, parts.tile_starts, parts.row_first, parts.row_start, parts.row_count, out,
+            width**-0.5, self._table_stride, *self._cache.strides,
+            HEADS=heads, KV_HEADS=kv_heads, D=width, BLOCK=self._cache.block_tokens, TILE=self.TILE, M=PAIRS,
             PRECISION=precision(qkv), num_warps=8, num_stages=2,
         )  # fmt: skip
         return out

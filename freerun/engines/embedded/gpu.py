@@ -3,10 +3,12 @@
 Decoding goes in bursts: one CUDA graph holds a whole step (forward pass, sampling, the next step's input), and is
 replayed once or several times before the host looks at the results. All that is needed per token lives on the device; a
 sequence that ends within a burst runs on, through the next one too, and what it sampled after its own end is thrown
-away. Prompts, and answers being rebuilt after new weights, go through the same kernels without a graph.
+away. Prompts, and answers being rebuilt after new weights, go through the same kernels: short stretches, which would
+take longer to launch than to compute, by a graph too.
 """
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -21,9 +23,11 @@ from freerun.engines.embedded.fused import (
     FusedDecoder,
     PrefillAttention,
     split_tokens,
+    tile_tokens,
     to_device,
 )
 from freerun.engines.embedded.pace import Pace
+from freerun.engines.embedded.reading import Reading, Room
 from freerun.engines.embedded.scheduler import Step
 from freerun.engines.embedded.sequence import UNKNOWN, Chunk, Sequence
 from freerun.models.decoder import Decoder
@@ -32,6 +36,8 @@ _TILE, _WIDTH, _WAYS = 16_384, 1_024, 8
 """Tokens of the vocabulary that one program of the sampling kernel reads, and that it reads at a time; floors for a
 restricted row that are tried in one pass over it."""
 _SMALL_BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64)
+_READ_BY_GRAPH = (64, 128, 256, 512, 1_024)
+"""Tokens that there are graphs for. More take longer to compute than their kernels to launch, one by one."""
 
 
 class Slots:
@@ -86,8 +92,10 @@ class GpuRunner:
         self._fused = FusedDecoder(decoder)
         self._batches = batch_sizes(max_running)
         width = -(-(shape.max_positions + burst) // block_tokens)
+        self._read_rooms = [Room.of_graph(tokens, width, tile_tokens(shape)) for tokens in _READ_BY_GRAPH]
         self._slots = Slots(self._batches[-1], burst, shape.vocab_size, width)
         self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
+        self._read_graphs: dict[int, tuple[Reading, torch.cuda.CUDAGraph]] = {}
         self._pool = torch.cuda.graph_pool_handle()
         self._row_of: dict[Sequence, int] = {}
         """Where the sequences of the last burst were."""
@@ -112,10 +120,33 @@ class GpuRunner:
         """Prompts, and answers being rebuilt: many tokens a row, into the cache."""
         if not chunks:
             return
-        tokens = to_device([t for chunk in chunks for t in chunk.tokens])
-        tables = self._tables([chunk.table for chunk in chunks])
-        starts, counts = [chunk.start for chunk in chunks], [len(chunk.tokens) for chunk in chunks]
-        self._fused.forward(tokens, PrefillAttention(self.cache, self._inv_freq, starts, counts, tables))
+        for room in self._read_rooms:
+            if room.fits(chunks):
+                reading, graph = self._read_graph(room)
+                reading.load(chunks)
+                graph.replay()
+                return
+        self._read_once(Reading(Room.just_for(chunks, self._read_rooms[0].tile), self._idle_block, chunks))
+
+    def _read_once(self, reading: Reading) -> None:
+        self._fused.forward(reading.parts.tokens, PrefillAttention(self.cache, self._inv_freq, reading))
+
+    def _read_graph(self, room: Room) -> tuple[Reading, torch.cuda.CUDAGraph]:
+        """Captured when first needed, with nothing to read."""
+        if room.tokens not in self._read_graphs:
+            reading = Reading(room, self._idle_block)
+            self._read_graphs[room.tokens] = reading, self._captured(lambda: self._read_once(reading))
+        return self._read_graphs[room.tokens]
+
+    def _captured(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        """It is also done once: that compiles the kernels."""
+        work()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        # thread_local: another thread may be staging new weights meanwhile, which allocates
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            work()
+        return graph
 
     def _decode(self, chunks: list[Chunk]) -> Flight:
         """Launch a burst."""
@@ -165,15 +196,9 @@ class GpuRunner:
         if (batch, splits) not in self._graphs:
             slots = self._slots
             kept = [t.clone() for t in (slots.tokens, slots.positions, slots.counts, slots.moment)]
-            self._decode_once(batch, splits * split)  # compiles the kernels
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            # thread_local: another thread may be staging new weights meanwhile, which allocates
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                self._decode_once(batch, splits * split)
+            self._graphs[batch, splits] = self._captured(lambda: self._decode_once(batch, splits * split))
             for tensor, value in zip((slots.tokens, slots.positions, slots.counts, slots.moment), kept, strict=True):
                 tensor.copy_(value)
-            self._graphs[batch, splits] = graph
         return self._graphs[batch, splits]
 
     def _load(self, chunks: list[Chunk], sequences: list[Sequence], rows: int) -> None:
