@@ -1,0 +1,69 @@
+"""What the controller tells, in the run folder."""
+
+import io
+import json
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from freerun.control.ledger import MemoryLedger
+from freerun.core import Batch, FinishReason, Group, Sample, Task
+from freerun.engines.base import UpdateReport
+from freerun.launch.recorder import Recorder
+from freerun.observe.folder import RunFolder
+from freerun.observe.live import view
+from freerun.observe.timeline import read_timeline
+from freerun.train.base import PUBLISH, StepResult
+from tests.control.test_promises import Letters
+
+
+def batch(version: int) -> Batch:
+    """Of one group, whose number and text say which."""
+    sample = Sample([0, version], [False, True], [0.0, -1.0], [-1, version], FinishReason.STOP, f"of {version}", 1.0)
+    return Batch(version, [Group(version, Task(f"t{version}", "?", [0]), [sample], version)])
+
+
+def result(version: int) -> StepResult:
+    start_s = time.monotonic() + 100.0 * version
+    phases = [("learn", start_s, start_s + 10), (PUBLISH, start_s + 10, start_s + 12)]
+    return StepResult(version, {"loss": 0.5}, phases)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path, "run")
+
+
+def recorder_in(folder: RunFolder) -> Recorder:
+    return Recorder(folder, view("run", 3, 4, Console(file=io.StringIO())), MemoryLedger(), Letters())
+
+
+def lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_step_is_written_with_its_own_samples_though_the_next_has_begun(folder: RunFolder) -> None:
+    with recorder_in(folder) as recorder:
+        recorder.learns(batch(0), masked_tokens=0)
+        recorder.stepped(result(1))
+        recorder.learns(batch(1), masked_tokens=0)
+        assert lines(folder.metrics) == lines(folder.samples) == [], "engines come first"
+        recorder.updated([UpdateReport(1, 0.004, 7)])
+        assert [(line["step"], line["text"]) for line in lines(folder.samples)] == [(1, "of 0")]
+        assert [(line["step"], line["update_pause_s"]) for line in lines(folder.metrics)] == [(1, 0.004)]
+        recorder.stepped(result(2))
+    assert [(line["step"], line["text"]) for line in lines(folder.samples)] == [(1, "of 0"), (2, "of 1")]
+    assert [line["step"] for line in lines(folder.metrics)] == [1, 2], "the last one's update was not waited for"
+
+
+def test_a_step_ends_with_what_it_learned_and_publishing_is_the_update_s(folder: RunFolder) -> None:
+    with recorder_in(folder) as recorder:
+        recorder.learns(batch(0), masked_tokens=0)
+        recorder.stepped(result(1))
+        recorder.updated([UpdateReport(1, 0.004, 0)])
+    spans = {event["name"]: event for event in read_timeline(folder.timeline) if event["ph"] == "X"}
+    assert spans["step 1"]["dur"] == pytest.approx(10e6)
+    assert spans[PUBLISH]["dur"] == pytest.approx(2e6)
+    assert spans["publish version 1"]["ts"] == pytest.approx(spans["step 1"]["ts"] + 10e6)
