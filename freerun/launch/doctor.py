@@ -128,7 +128,9 @@ def _handing_over() -> Finding:
     try:
         if not ours.poll(60):
             return Finding(False, "weights by CUDA IPC: the other process did not answer in a minute")
-        got = IpcSubscriber().fetch(ours.recv())
+        subscriber, handle = IpcSubscriber(), ours.recv()
+        got = subscriber.fetch(handle)
+        subscriber.confirm(handle)
         return Finding(bool((got["w"] == 1).all()), "weights from process to process within the GPU (CUDA IPC)")
     except (EOFError, RuntimeError, WeightsError) as error:
         return Finding(False, f"weights by CUDA IPC: {str(error).splitlines()[0]}; containers need --ipc=host for it")
