@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 _TO_ENGINES_S = 0.05
 """How long the trainer, and whatever else the next step needs, keeps still for the engines to take new weights: they do
-it several times faster then, where they share a GPU or a processor with it."""
+it sooner then, where they share a GPU or a processor with it."""
 
 
 @dataclass

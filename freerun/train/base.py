@@ -33,7 +33,7 @@ class Trainer(Protocol):
     async def step(self, batch: Batch) -> StepResult:
         """One step of reinforcement learning; the version rises by one, and is published at once.
 
-        Two versions can be had at a time, so whoever waits for engines to take one needs not wait before this.
+        It takes the place of the version before last, which engines must have by now; the last one is still there.
         """
         ...
 

@@ -34,11 +34,11 @@ class Publisher(Protocol):
 
 class Subscriber(Protocol):
     def fetch(self, handle: WeightsHandle) -> dict[str, Tensor]:
-        """Exactly that version, or WeightsError: never a part of one. It is there until the next; `confirm` when you
-        have copied it."""
+        """Exactly that version, or WeightsError: never a part of one, once `confirm` has said so. It is there until the
+        next."""
         ...
 
     def confirm(self, handle: WeightsHandle) -> None:
-        """WeightsError if what was fetched may have changed since: it may lie in the publisher's own memory. What is a
-        copy cannot."""
+        """To be called when what was fetched has been copied to its place. WeightsError if it was another version by
+        then: it may lie in the publisher's own memory. What `fetch` has copied and checked cannot be."""
         return

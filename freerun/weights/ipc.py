@@ -5,7 +5,8 @@ too, copies them across.
 
 The publisher copies a version into one of two sets of buffers, in turn, so that a subscriber can read one while the
 next version is written to the other. A checksum over 1 GB would cost more than a copy; instead each set carries its
-version on the device, written last, and the subscriber checks it before and after.
+version on the device, written last, and the subscriber checks it: before and after a copy of its own; where it makes
+none, after the caller's.
 """
 
 import base64

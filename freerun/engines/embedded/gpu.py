@@ -37,7 +37,7 @@ _TILE, _WIDTH, _WAYS = 16_384, 1_024, 8
 restricted row that are tried in one pass over it."""
 _SMALL_BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 _READ_BY_GRAPH = (64, 128, 256, 512, 1_024)
-"""Tokens that there are graphs for. More take longer to compute than their kernels to launch, one by one."""
+"""Tokens that there are graphs for. More are launched kernel by kernel, which counts the less the more there are."""
 
 
 class Slots:
