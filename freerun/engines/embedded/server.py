@@ -111,10 +111,11 @@ def _server(thread: EngineThread, app: FastAPI, for_people: bool) -> uvicorn.Ser
 
 
 def _listening(where: Where) -> socket.socket:
-    """A bound socket, before the model is loaded: a port that is taken is found at once."""
+    """A bound socket, before the model is loaded: a port that is taken is found at once. It names its protocol, since
+    asyncio sends without delay (TCP_NODELAY) only on sockets that say they are TCP."""
     try:
-        family, kind, _, _, address = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(family, kind)
+        family, kind, protocol, _, address = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind, protocol)
     except (OSError, OverflowError) as error:
         raise ConfigError(f"cannot listen on {where.host}:{where.port}: {error}") from None
     try:
