@@ -31,10 +31,11 @@ class Tokenizer(Protocol):
 def load_tasks(config: DataConfig, tokenizer: Tokenizer, *, needs_answer: bool = False) -> list[Task]:
     """The tasks of `config.source` in the source's order.
 
-    With `needs_answer` (supervised training, where the answer is the text to learn) a task without one is an error.
+    With `needs_answer` (supervised training, where the answer is the text to learn) a task without one is an error; so
+    is a row without the column that `answer_key` names, unless it is the usual one, which not all data has.
     """
     source = read_source(config)
-    answer_expected = needs_answer or "answer_key" in config.model_fields_set
+    answer_expected = needs_answer or config.answer_key != DataConfig.model_fields["answer_key"].default
     tasks = []
     for id, row in zip(_ids(source), source.rows, strict=True):
         given = _column(source, id, row, source.prompt_key, "prompt_key")

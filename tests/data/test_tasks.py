@@ -93,6 +93,8 @@ def test_a_missing_prompt_names_the_keys_and_the_nearest(jsonl: Jsonl, plain: An
 def test_an_answer_is_optional_unless_asked_for(jsonl: Jsonl, plain: Any) -> None:
     source = jsonl({"prompt": "1", "solution": "2"})
     assert load_tasks(DataConfig(source=source), plain)[0].answer is None
+    every_key_given = DataConfig.model_validate(DataConfig(source=source).model_dump())  # as in a run's own config.yaml
+    assert load_tasks(every_key_given, plain)[0].answer is None
     assert "set answer_key to one of them" in message_of(DataConfig(source=source), plain, needs_answer=True)
     assert 'did you mean "solution"?' in message_of(DataConfig(source=source, answer_key="solutions"), plain)
     assert load_tasks(DataConfig(source=source, answer_key="solution"), plain, needs_answer=True)[0].answer == "2"
