@@ -18,14 +18,16 @@ def advantages(rewards: Sequence[float], groups: Sequence[int], how: str) -> lis
     rloo:        r − mean of the others of its group       (RLOO: unbiased; n/(n − 1) times group_mean)
     batch:       (r − mean of the batch) / (standard deviation of the batch + ε)           (AReaL's paper, REINFORCE++)
 
-    A group of one has nobody to be compared with, and gets 0 unless by batch.
+    A group of one has nobody to be compared with, and gets 0 unless by batch. So do equal rewards, exactly: what
+    rounding leaves of them would count as something to learn.
     """
     members: dict[int, list[int]] = defaultdict(list)
     for sample, group in enumerate(groups):
         members[group if how != "batch" else 0].append(sample)
     result = [0.0] * len(rewards)
     for samples in members.values():
-        mean = sum(rewards[i] for i in samples) / len(samples)
+        equal = len({rewards[i] for i in samples}) == 1
+        mean = rewards[samples[0]] if equal else sum(rewards[i] for i in samples) / len(samples)
         spread = sqrt(sum((rewards[i] - mean) ** 2 for i in samples) / len(samples))
         scale = _scale(how, len(samples), spread)
         for i in samples:

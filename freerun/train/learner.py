@@ -265,7 +265,7 @@ class Learner:
                 micro.reference_A = self._reference(micro)[0]
             if self._critic:
                 micro.values_A = self._critic(micro)
-        if self._critic:
+        if self._critic and plan:
             self._value(plan)
 
     def _value(self, plan: list[list[Packed]]) -> None:

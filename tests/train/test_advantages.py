@@ -28,6 +28,13 @@ def test_leave_one_out_is_what_it_says(samples: list[tuple[int, float]]) -> None
     assert got == pytest.approx(expected, abs=1e-9)
 
 
+@pytest.mark.parametrize("how", ["group", "group_mean", "rloo", "batch"])
+def test_equal_rewards_teach_nothing_at_all(how: str) -> None:
+    """The mean of eight times 0.2 is not quite 0.2."""
+    assert sum([0.2] * 8) / 8 != 0.2
+    assert advantages([0.2] * 8, [3] * 8, how) == [0.0] * 8
+
+
 def test_unknown_advantages_are_refused() -> None:
     with pytest.raises(ValueError, match="no advantages 'gae' from rewards alone"):
         advantages([1.0], [0], "gae")

@@ -159,6 +159,16 @@ def test_truncated_answers_are_compared_with_but_not_trained_on() -> None:
     assert any(not torch.equal(tensor, weights(trained)[name]) for name, tensor in weights(who).items())
 
 
+@pytest.mark.parametrize("advantages", ["group", "gae"])
+def test_a_batch_of_nothing_but_truncated_answers_teaches_nothing(advantages: str) -> None:
+    who, batch = learner(skip_truncated=True, advantages=advantages), random_batch(1)
+    for sample in batch.samples:
+        sample.finish = FinishReason.LENGTH
+    before = weights(who)
+    assert who.step(batch).version == 1
+    assert all(torch.equal(tensor, before[name]) for name, tensor in weights(who).items())
+
+
 def test_lora_trains_the_adapter_alone_and_is_saved_both_ways(tmp_path: Path) -> None:
     who = learner(torch.float32, lora_rank=2)
     before = {name: p.detach().clone() for name, p in who.decoder.named_parameters()}
