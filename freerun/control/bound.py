@@ -84,8 +84,8 @@ class Mask:
 
     def select(self, ready: list[Group], running: Iterable[Version], version: Version, count: int) -> Selection:
         oldest_allowed = version - self.max_staleness
-        alive = [g for g in ready if any(v >= oldest_allowed for s in g.samples for v in s.versions)]
-        dead = [g for g in ready if all(v < oldest_allowed for s in g.samples for v in s.versions)]
+        alive = [group for group in ready if group.newest_version >= oldest_allowed]
+        dead = [group for group in ready if group.newest_version < oldest_allowed]
         take = _oldest(alive, count)
         return Selection(take=take, drop=dead, masked_tokens=sum(_mask(group, oldest_allowed) for group in take))
 

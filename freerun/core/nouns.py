@@ -104,6 +104,7 @@ class Group:
     samples: list[Sample]
     admitted_at: Version
     _oldest: Version | None = field(default=None, init=False, repr=False, compare=False)
+    _newest: Version | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def oldest_version(self) -> Version:
@@ -112,6 +113,13 @@ class Group:
         if self._oldest is None:
             self._oldest = min((s.oldest_version for s in self.samples if s.num_sampled), default=self.admitted_at)
         return self._oldest
+
+    @property
+    def newest_version(self) -> Version:
+        """The version of its newest token (without a sampled one: NOT_SAMPLED). Found once, too."""
+        if self._newest is None:
+            self._newest = max((max(s.versions, default=NOT_SAMPLED) for s in self.samples), default=NOT_SAMPLED)
+        return self._newest
 
     @property
     def rewards(self) -> list[float]:
