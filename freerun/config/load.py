@@ -10,10 +10,14 @@ from pydantic import BaseModel, ValidationError
 
 from freerun.config.tree import RunConfig, implied
 from freerun.core import ConfigError
+from freerun.core.section import Section
 from freerun.rewards.config import RewardConfig
 
 Origins = dict[str, str]
 """Dotted key → the file or the command line that set it. What is not in it is a default."""
+
+_SECTIONS = {key for key, field in RunConfig.model_fields.items() if isinstance(field.default, Section)}
+"""An empty one (`train:` and nothing below) is all defaults."""
 
 
 def load_config(file: Path | None, overrides: Sequence[str] = ()) -> tuple[RunConfig, Origins]:
@@ -53,7 +57,7 @@ def _read(file: Path) -> dict[str, Any]:
         raise ConfigError(f"{file} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{file} should hold keys and values, such as 'model: {{path: …}}'")
-    return values
+    return {key: value for key, value in values.items() if value is not None or key not in _SECTIONS}
 
 
 def _parse(override: str) -> dict[str, Any]:
@@ -61,7 +65,10 @@ def _parse(override: str) -> dict[str, Any]:
     if not equals or not key:
         raise ConfigError(f"{override!r} is not KEY=VALUE, such as train.lr=3e-4")
     number = _number(text)
-    value: Any = yaml.safe_load(text) if number is None else number
+    try:
+        value: Any = yaml.safe_load(text) if number is None else number
+    except yaml.YAMLError:
+        raise ConfigError(f"{override!r}: the value is not YAML; quote it, such as {key}='\"{text}\"'") from None
     return _nested(key, value)
 
 

@@ -20,10 +20,17 @@ def section(kind: type[Section], help: str) -> Any:
 
 def implied(values: dict[str, Any]) -> dict[str, Any]:
     """What the objective asks of other rooms, by key: DAPO's dynamic sampling, and its penalty for long answers."""
-    if values.get("train", {}).get("objective") != "dapo":
+    if _given(values, "train", "objective") != "dapo":
         return {}
-    longest = values.get("rollout", {}).get("max_new_tokens", RolloutConfig().max_new_tokens)
-    return {"control.drop_no_signal": True, "train.overlong_tokens": int(longest) // 5}
+    longest = _given(values, "rollout", "max_new_tokens")
+    if not isinstance(longest, int):  # not given, or a mistake, which is said when all is checked
+        longest = RolloutConfig().max_new_tokens
+    return {"control.drop_no_signal": True, "train.overlong_tokens": longest // 5}
+
+
+def _given(values: dict[str, Any], section: str, key: str) -> Any:
+    within = values.get(section)
+    return within.get(key) if isinstance(within, dict) else None
 
 
 class ResourcesConfig(Section):

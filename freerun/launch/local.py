@@ -74,7 +74,7 @@ async def parts(
         judge = JudgeService(prepared.config.reward, log=folder.logs / "judge.log")
         _, endpoint, *urls = await together(
             stack.enter_async_context(judge),
-            start_trainer(prepared, processes, scratch, seated.ranks, checkpoint),
+            start_trainer(prepared, processes, scratch, seated.ranks, checkpoint, generates),
             *starting,
         )
         engines = [await stack.enter_async_context(HttpEngine(str(url))) for url in urls]
@@ -90,14 +90,15 @@ async def parts(
 
 
 async def start_trainer(
-    prepared: Prepared, processes: Processes, scratch: Path, given: list[Seat], checkpoint: Path | None
+    prepared: Prepared, processes: Processes, scratch: Path, given: list[Seat], checkpoint: Path | None, generates: bool
 ) -> str:
-    """All ranks, at the same time: each waits for the others."""
+    """All ranks, at the same time: each waits for the others. Supervised training is at temperature 1: nothing in it is
+    sampled."""
     config = prepared.config
     first = TrainerSettings(
         config.model.path,
-        config.train.model_dump(mode="json"),
-        config.rollout.temperature,
+        config.train.plain(),
+        config.rollout.temperature if generates else 1.0,
         config.seed,
         config.rollout.max_new_tokens,
         f"ipc://{scratch}/trainer",
@@ -119,7 +120,7 @@ async def start_engine(prepared: Prepared, processes: Processes, name: str, seat
     config = prepared.config
     share = config.engine.memory_share if seat.share is None else seat.share
     engine = config.engine.model_copy(update={"memory_share": share})
-    settings = EngineSettings(config.model.path, engine.model_dump(mode="json"))
+    settings = EngineSettings(config.model.path, engine.plain())
     return await processes.start(name, "engine", settings, config.engine.threads, seat.environment)
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 
@@ -55,6 +56,9 @@ def test_dump_reads_back_and_says_where_values_came_from(tmp_path: Path) -> None
         ("engine.cache_tokens=100", "too few for one longest prompt and answer"),
         ("name=a/b", "name:"),
         ("oops", "KEY=VALUE"),
+        ("reward.judge=[math", "'reward.judge=[math': the value is not YAML; quote it"),
+        ("data.prompt_key=@x", "the value is not YAML"),
+        ("train=5", "train: Input should be a valid dictionary"),
     ],
 )
 def test_mistakes_get_one_line(override: str, says: str) -> None:
@@ -74,6 +78,32 @@ def test_missing_keys_and_files(tmp_path: Path) -> None:
         load_config(tmp_path / "list.yaml")
 
 
+def test_an_empty_section_is_all_defaults(tmp_path: Path) -> None:
+    """Everything below it commented out, say."""
+    file = tmp_path / "a.yaml"
+    file.write_text("model: {path: m}\ndata: {source: d.jsonl}\ntrain:\nrollout:\nheld_out:\n")
+    given = load_config(file)[0]
+    assert given == load_config(None, BASE)[0]
+    assert load_config(file, ["train.objective=dapo"])[0].train.overlong_tokens == given.rollout.max_new_tokens // 5
+    (tmp_path / "b.yaml").write_text("model:\ndata: {source: d.jsonl}\n")
+    with pytest.raises(ConfigError, match="model"):
+        load_config(tmp_path / "b.yaml")
+
+
+def test_what_goes_to_other_processes_is_what_was_set() -> None:
+    """Infinite numbers are lost in JSON, if one lets them."""
+    given = [
+        "train.clip_high=.inf",
+        "train.behavior_cap=.inf",
+        "train.clip_grad=.inf",
+        "train.icepop_range=[0.5, .inf]",
+    ]
+    train = load_config(None, [*BASE, *given])[0].train
+    assert train.clip_high == train.icepop_range[1] == float("inf")
+    sent = msgspec.json.decode(msgspec.json.encode(train.plain()))
+    assert type(train).model_validate(sent) == train
+
+
 def test_every_knob_is_explained_and_there_are_few() -> None:
     every = list(knobs())
     assert all(help.endswith(".") and len(help) > 8 for _, help, _ in every), "each has one line of help"
@@ -88,4 +118,7 @@ def test_an_objective_brings_what_it_needs_from_other_rooms() -> None:
     assert origins["control.drop_no_signal"] == "train.objective"
     config, _ = load_config(None, [*given, "control.drop_no_signal=false", "train.overlong_tokens=7"])
     assert not config.control.drop_no_signal
+    assert "rollout.max_new_tokens: Input should be a valid integer" in refused(
+        "train.objective=dapo", "rollout.max_new_tokens=many"
+    )
     assert config.train.overlong_tokens == 7
