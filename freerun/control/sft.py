@@ -18,7 +18,8 @@ async def sft(
     evaluated: Callable[[int, Evaluation], None],
     begins: Version = 0,
 ) -> bool:
-    """With `until`, every `check_every` steps the present version is evaluated, and training stops when it passes.
+    """With `until`, every `check_every` steps and after the last the present version is evaluated, and training stops
+    when it passes.
 
     False when the steps ran out before that. `begins` is the trainer's version.
     """
@@ -28,7 +29,7 @@ async def sft(
 
     for step, batch in zip(range(begins + 1, config.steps + 1), batches, strict=False):
         await unbroken(learn(batch), LAST_STEP_S)
-        if evaluator and config.until is not None and step % config.check_every == 0:
+        if evaluator and config.until is not None and (step % config.check_every == 0 or step == config.steps):
             await evaluator.engine.update_weights(await trainer.publish())
             evaluation = await evaluator.evaluate()
             evaluated(step, evaluation)

@@ -8,7 +8,6 @@ from freerun.config.load import Origins
 from freerun.config.tree import RunConfig
 from freerun.core import ConfigError, DataError, FinishReason, Sample, Task
 from freerun.core.nouns import NOT_SAMPLED
-from freerun.data.config import DataConfig
 from freerun.data.stream import TaskStream
 from freerun.data.tasks import load_tasks
 from freerun.models.shape import Shape, read_shape
@@ -42,7 +41,7 @@ class Prepared:
 
 def prepare(config: RunConfig, origins: Origins) -> Prepared:
     """For `train`: also that a batch can be filled and that the longest answer fits the model."""
-    prepared = _load(config, origins, needs_answer=False)
+    prepared = _load(config, origins)
     config.reward.check()
     if config.control.groups_per_step > len(prepared.tasks):
         raise DataError(
@@ -61,7 +60,7 @@ def prepare(config: RunConfig, origins: Origins) -> Prepared:
 def prepare_sft(config: RunConfig, origins: Origins) -> Prepared:
     if config.sft.until is not None:
         config.reward.check()
-    return _load(config, origins, needs_answer=True)
+    return _load(config, origins, learns_answers=True)
 
 
 def prepare_eval(config: RunConfig, origins: Origins) -> Prepared:
@@ -71,13 +70,11 @@ def prepare_eval(config: RunConfig, origins: Origins) -> Prepared:
     return Prepared(config, origins, shape, tokenizer, [], load_tasks(config.held_out or config.data, tokenizer))
 
 
-def _load(config: RunConfig, origins: Origins, needs_answer: bool) -> Prepared:
+def _load(config: RunConfig, origins: Origins, learns_answers: bool = False) -> Prepared:
     shape, tokenizer = _load_model(config)
-
-    def tasks(source: DataConfig | None) -> list[Task]:
-        return load_tasks(source, tokenizer, needs_answer=needs_answer) if source else []
-
-    return Prepared(config, origins, shape, tokenizer, tasks(config.data), tasks(config.held_out))
+    tasks = load_tasks(config.data, tokenizer, needs_answer=learns_answers)
+    held_out = load_tasks(config.held_out, tokenizer) if config.held_out else []
+    return Prepared(config, origins, shape, tokenizer, tasks, held_out)
 
 
 def _load_model(config: RunConfig) -> tuple[Shape, Any]:

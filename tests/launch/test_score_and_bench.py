@@ -29,6 +29,7 @@ def test_score_says_how_likely_the_answers_are(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "run.yaml").write_text(
         f"model: {{path: {tmp_path / 'model'}}}\ndata: {{source: {tmp_path / 'rows.jsonl'}}}\n"
+        "rollout: {temperature: 0.5}\n"  # of no concern here
     )
     done = freerun("score", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "scores.jsonl"))
     assert done.returncode == 0, done.stderr

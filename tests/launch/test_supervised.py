@@ -1,6 +1,7 @@
 """Supervised training with every real process: until it is good enough, and on after a kill -9."""
 
 import asyncio
+import json
 import subprocess
 from pathlib import Path
 
@@ -27,10 +28,22 @@ async def test_supervised_training_until_good_enough(tmp_path: Path) -> None:
 
 
 async def test_supervised_training_that_falls_short_keeps_what_it_has(tmp_path: Path) -> None:
-    run = prepared(tmp_path, "sft.until=0.99", "sft.check_every=2", "sft.steps=4", how=prepare_sft)
+    run = prepared(tmp_path, "sft.until=0.99", "sft.check_every=2", "sft.steps=3", how=prepare_sft)
+    checked = []
     with pytest.raises(FreerunError, match=r"below sft\.until=0\.99; the model so far is in"):
-        await sft(run, lambda step, result: None, lambda step, e: None)
+        await sft(run, lambda step, result: None, lambda step, e: checked.append(step))
+    assert checked == [2, 3], "every second step, and the last"
     load_decoder(tmp_path / "runs" / "test" / "checkpoints" / "last")
+
+
+async def test_supervised_training_knows_no_temperature_and_needs_no_held_out_answers(tmp_path: Path) -> None:
+    losses = []
+    for temperature in (1.0, 0.25):
+        hot = (f"rollout.temperature={temperature}", f"name=t{temperature}")
+        run = prepared(tmp_path, *hot, "sft.steps=1", how=prepare_sft)
+        await sft(run, lambda step, result: losses.append(result.metrics["loss"]), lambda step, e: None)
+        (tmp_path / "held_out.jsonl").write_text(json.dumps({"prompt": "a>"}) + "\n")
+    assert losses[0] == losses[1]
 
 
 def test_killed_it_goes_on_to_the_same_weights_bit_for_bit(tmp_path: Path) -> None:
