@@ -206,9 +206,14 @@ def demo(
 
 def _train(prepared: Any, start: Any) -> None:
     from freerun.launch import local
-    from freerun.launch.resume import how_to_go_on
+    from freerun.launch.resume import can_go_on, how_to_go_on
 
-    outcome = run_to_end(local.train(prepared, start=start), lambda: how_to_go_on(start.folder))
+    try:
+        outcome = run_to_end(local.train(prepared, start=start), lambda: how_to_go_on(start.folder))
+    except FreerunError:
+        if can_go_on(start.folder):
+            print(how_to_go_on(start.folder), file=sys.stderr)
+        raise
     print(f"done: {len(outcome.steps)} steps; look at {outcome.folder.report}")
 
 

@@ -12,13 +12,15 @@ from contextlib import asynccontextmanager, suppress
 
 from freerun.control.state import ControlState
 from freerun.control.waiting import patiently
-from freerun.core import TrainerError
+from freerun.core import FreerunError, TrainerError
 from freerun.launch.recorder import Recorder
 from freerun.observe.folder import RunFolder
 from freerun.train.base import Trainer
 
 _LAST_SAVE_S = 2.5
 """How long an interrupted run may take to save what it has: Ctrl-C ends everything within five seconds."""
+_AFTER_FAILURE_S = 20.0
+"""The same, when a run ends by an error of its own: nobody waits at a terminal, but the trainer may be what failed."""
 
 
 class Keeper:
@@ -64,12 +66,12 @@ class Keeper:
 
 @asynccontextmanager
 async def saved(*saves: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """They are done after the block, one after another; also when it is interrupted, as far as that goes quickly."""
+    """They are done after the block, one after another: also when it fails or is interrupted, as far as that goes."""
     try:
         yield
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, FreerunError) as end:
         with suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_SAVE_S):
+            async with asyncio.timeout(_AFTER_FAILURE_S if isinstance(end, FreerunError) else _LAST_SAVE_S):
                 for save in saves:
                     with suppress(TrainerError):
                         await save()

@@ -212,7 +212,7 @@ async def _train(
     recorder.begin()
     try:
         async with (
-            saved(keeper.checkpoint, keeper.weights, trainer.written),
+            saved(keeper.checkpoint, trainer.written, keeper.weights),
             background(watch_engines(running, recorder)),
         ):
             await control_train(run)

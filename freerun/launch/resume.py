@@ -57,6 +57,10 @@ def refuse_if_complete(folder: RunFolder, config: RunConfig, state: ControlState
         raise ConfigError(f"{folder.path} is complete: its data is used up; raise control.epochs to go on")
 
 
+def can_go_on(folder: RunFolder) -> bool:
+    return bool(Shelf(folder.checkpoints).whole())
+
+
 def how_to_go_on(folder: RunFolder) -> str:
     """The last words of a run that was stopped."""
     whole = list(Shelf(folder.checkpoints).whole())

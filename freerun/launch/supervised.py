@@ -45,7 +45,7 @@ async def sft(
                     await trainer.checkpoint(state.version, str(checkpoints), state.to_json())
 
             batches = _batches(stream, prepared)
-            async with saved(checkpoint, lambda: trainer.save(str(checkpoints / "last")), trainer.written):
+            async with saved(checkpoint, trainer.written, lambda: trainer.save(str(checkpoints / "last"))):
                 good = await control_sft(
                     config.sft, trainer, batches, running.evaluator(), record, evaluated, start.state.version
                 )

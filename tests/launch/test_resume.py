@@ -132,6 +132,35 @@ def folder_with(run: Prepared, *states: ControlState) -> RunFolder:
     return folder
 
 
+FAILS_LATER = """
+from pathlib import Path
+ASKED = Path(__file__).with_name("asked")
+
+def anything(task, text):
+    with ASKED.open("a") as asked:
+        asked.write("x")
+    assert ASKED.stat().st_size < 100, "the judge is out of order"
+    return sum(map(ord, text)) % 7 / 7
+"""
+
+
+def test_a_run_that_fails_on_its_way_keeps_what_it_has_learned(tmp_path: Path) -> None:
+    """Though it was to save its last step only."""
+    (tmp_path / "judge.py").write_text(FAILS_LATER)
+    how = ("control.groups_per_step=2", f"reward.judge={tmp_path / 'judge.py'}:anything", "reward.give_up_after=3")
+    run = prepared(tmp_path, *how, "control.steps=100000")
+    (tmp_path / "run.yaml").write_text(run.config.model_dump_json())
+    ended = subprocess.run([*FREERUN, "train", str(tmp_path / "run.yaml")], capture_output=True, text=True, check=False)
+    folder = RunFolder(tmp_path / "runs" / "test")
+    step = steps_of(folder)[-1]
+    assert ended.returncode == 2, "the judge is the user's"
+    assert f"stopped; step {step} is saved; go on with: freerun resume {folder.path}" in ended.stderr
+    assert "the judge is out of order" in ended.stderr
+    assert list(Shelf(folder.checkpoints).whole()) == [step]
+    assert weights(folder)
+    resume(folder.path, [])
+
+
 def test_what_cannot_be_resumed_says_why_in_one_line(tmp_path: Path) -> None:
     run = prepared(tmp_path, "control.steps=9", "control.epochs=2")
     data = run.stream(None).fingerprint
