@@ -12,6 +12,7 @@ from rich.markup import escape
 from freerun.cli.bench import bench
 from freerun.cli.stopping import run_to_end
 from freerun.core import FreerunError
+from freerun.core.machine import allow_many_files
 
 app = typer.Typer(
     name="freerun",
@@ -237,6 +238,7 @@ def _load(file: Path, overrides: list[str] | None) -> tuple[Any, Any]:
 def main() -> NoReturn:
     """The console script. A user's mistake is one line and code 2; any other expected failure its cause and code 1."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    allow_many_files()
     try:
         app()
     except FreerunError as error:

@@ -1,8 +1,22 @@
 """The machine that this process runs on."""
 
 import os
+import resource
+from contextlib import suppress
+
+_FILES = 65_536
 
 
 def processors() -> int:
     """Those that it may use, which in a container can be fewer than there are."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def allow_many_files() -> None:
+    """As many open ones as may be: each answer on its way holds a connection, and the usual limit is 1,024. Processes
+    that are started from here on have it too."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(ValueError, OSError):  # macOS allows fewer than it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

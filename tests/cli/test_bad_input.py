@@ -1,6 +1,8 @@
 """Bad input: one clear line that names the fix, exit code 2, nothing started."""
 
 import json
+import resource
+import subprocess
 import sys
 from pathlib import Path
 
@@ -124,6 +126,24 @@ def test_eval_and_sft_commands(
     assert "the model is in" in text
     lines = (run_yaml.parent / "runs" / "s" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
+
+
+def test_more_tasks_are_evaluated_than_files_may_be_open(run_yaml: Path) -> None:
+    """Each holds a connection, here and in the engine, and the usual limit is 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    command = [sys.executable, "-m", "freerun.cli.main", "eval", str(run_yaml)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+    try:
+        done = subprocess.run(
+            [*command, f"held_out.source={run_yaml.parent / 'train.jsonl'}"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert done.returncode == 0, done.stderr
+    assert "360 tasks" in done.stdout
 
 
 def test_resume_and_export_of_what_is_not_there(
