@@ -21,10 +21,12 @@ goes out fails that request."""
 
 
 class HttpEngine:
-    """An async context manager. No time-outs of its own on answers: how long is too long is the controller's to say."""
+    """An async context manager. No time-outs of its own on answers: how long is too long is the controller's to say.
+    `key` is what the engine asks of its clients, if anything."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, key: str | None = None) -> None:
         self.url = url.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self.on_update: OnUpdate | None = None
         """What an update does to running answers, instead of the engine's own setting."""
         self._chunks = msgspec.json.Decoder(wire.GenerateResponse)
@@ -34,6 +36,7 @@ class HttpEngine:
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
             timeout=aiohttp.ClientTimeout(total=None, connect=30),
             read_bufsize=2**20,
+            headers=self._headers,
         )
         return self
 

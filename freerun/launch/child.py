@@ -19,6 +19,9 @@ from freerun.core.heap import keep_heap
 from freerun.engines.config import EngineConfig
 from freerun.train.config import TrainConfig
 
+ENGINE_KEY = "FREERUN_ENGINE_KEY"
+"""What the engine asks of its clients. In the environment: everybody can read a command line."""
+
 
 @dataclass(slots=True, frozen=True)
 class EngineSettings:
@@ -51,7 +54,8 @@ def run_engine(settings: EngineSettings) -> None:
     from freerun.weights.subscribe import AnySubscriber
 
     config = EngineConfig.model_validate(settings.engine)
-    asyncio.run(serve(Path(settings.model), config, AnySubscriber(), ready))
+    key = os.environ.pop(ENGINE_KEY, None)
+    asyncio.run(serve(Path(settings.model), config, AnySubscriber(), ready, api_key=key))
 
 
 def run_trainer(settings: TrainerSettings) -> None:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from secrets import token_hex
 
 from freerun.control.controller import Run
 from freerun.control.controller import train as control_train
@@ -16,7 +17,7 @@ from freerun.control.waiting import background, together
 from freerun.core import EngineError, TrainerError
 from freerun.core.heap import keep_heap
 from freerun.engines.http import HttpEngine
-from freerun.launch.child import EngineSettings, TrainerSettings
+from freerun.launch.child import ENGINE_KEY, EngineSettings, TrainerSettings
 from freerun.launch.keeper import Keeper, saved
 from freerun.launch.placement import rank_name
 from freerun.launch.prepare import Prepared
@@ -68,16 +69,17 @@ async def parts(
         seated = await stack.enter_async_context(seats(prepared, scratch, generates, evaluates, note))
         processes = await stack.enter_async_context(Processes(folder.logs))
         names = [f"engine {index}" for index in range(len(seated.engines))]
-        starting = [start_engine(prepared, processes, *one) for one in zip(names, seated.engines, strict=True)]
+        key = token_hex()
+        starting = [start_engine(prepared, processes, key, *one) for one in zip(names, seated.engines, strict=True)]
         if seated.evaluator:
-            starting.append(start_engine(prepared, processes, "evaluator", seated.evaluator))
+            starting.append(start_engine(prepared, processes, key, "evaluator", seated.evaluator))
         judge = JudgeService(prepared.config.reward, log=folder.logs / "judge.log")
         _, endpoint, *urls = await together(
             stack.enter_async_context(judge),
             start_trainer(prepared, processes, scratch, seated.ranks, checkpoint, generates),
             *starting,
         )
-        engines = [await stack.enter_async_context(HttpEngine(str(url))) for url in urls]
+        engines = [await stack.enter_async_context(HttpEngine(str(url), key)) for url in urls]
         remote = stack.enter_context(RemoteTrainer(str(endpoint)))
         evaluation_engine = engines.pop() if seated.evaluator else None
         async with background(processes.watch()):
@@ -116,12 +118,14 @@ async def start_trainer(
     return endpoint
 
 
-async def start_engine(prepared: Prepared, processes: Processes, name: str, seat: Seat) -> str:
+async def start_engine(prepared: Prepared, processes: Processes, key: str, name: str, seat: Seat) -> str:
+    """It listens to whoever has the key: this run, and nobody else on the machine."""
     config = prepared.config
     share = config.engine.memory_share if seat.share is None else seat.share
     engine = config.engine.model_copy(update={"memory_share": share})
     settings = EngineSettings(config.model.path, engine.plain())
-    return await processes.start(name, "engine", settings, config.engine.threads, seat.environment)
+    environment = {**seat.environment, ENGINE_KEY: key}
+    return await processes.start(name, "engine", settings, config.engine.threads, environment)
 
 
 @dataclass
@@ -254,6 +258,7 @@ async def evaluate(prepared: Prepared, progress: Callable[[], None]) -> Evaluati
     """`freerun eval`: one engine, one judge service, every held-out task."""
     folder = create_folder(prepared)
     async with Processes(folder.logs) as processes, JudgeService(prepared.config.reward) as judge:
-        url = await start_engine(prepared, processes, "engine 0", Seat())
-        async with HttpEngine(url) as engine, background(processes.watch()):
+        key = token_hex()
+        url = await start_engine(prepared, processes, key, "engine 0", Seat())
+        async with HttpEngine(url, key) as engine, background(processes.watch()):
             return await _evaluator(prepared, judge, engine).evaluate(progress)

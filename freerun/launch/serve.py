@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from freerun.core import ConfigError
 from freerun.engines.config import EngineConfig
 from freerun.models.shape import read_shape
-from freerun.weights.subscribe import AnySubscriber
+from freerun.weights.subscribe import PLAIN, AnySubscriber
 
 
 def serve_model(folder: Path, overrides: Sequence[str], host: str, port: int, api_key: str | None) -> None:
@@ -29,7 +29,7 @@ def serve_model(folder: Path, overrides: Sequence[str], host: str, port: int, ap
         print(f"freerun: serving {folder.resolve().name} at {url}/v1 (Ctrl-C ends it)", flush=True)
 
     try:
-        asyncio.run(serve(folder, config, AnySubscriber(), ready, Where(host, port, api_key)))
+        asyncio.run(serve(folder, config, AnySubscriber(PLAIN), ready, Where(host, port), api_key))
     except KeyboardInterrupt:
         print("freerun: ended", file=sys.stderr)
 
@@ -46,7 +46,10 @@ def engine_config(overrides: Sequence[str]) -> EngineConfig:
             near = difflib.get_close_matches(name, EngineConfig.model_fields, n=1)
             known = f"did you mean engine.{near[0]}?" if near else f"engine has {', '.join(EngineConfig.model_fields)}"
             raise ConfigError(f"unknown key {key}; {known}")
-        values[name] = yaml.safe_load(text)
+        try:
+            values[name] = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise ConfigError(f"{override!r}: the value is not YAML") from None
     try:
         return EngineConfig.model_validate(values)
     except ValidationError as error:

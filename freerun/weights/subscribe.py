@@ -1,21 +1,27 @@
 """Whatever way a version comes, the handle says which."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from torch import Tensor
 
 from freerun.core import WeightsError
 from freerun.weights.base import Subscriber, WeightsHandle
 
+PLAIN = ("shm", "files")
+"""Ways whose handles are names of files. CUDA IPC's is a pickle, which whoever sends it makes do what he likes: it is
+taken from the run's own controller alone."""
+
 
 class AnySubscriber(Subscriber):
-    def __init__(self) -> None:
+    def __init__(self, ways: Collection[str] = (*PLAIN, "ipc")) -> None:
+        self._ways = ways
         self._made: dict[str, Subscriber] = {}
 
     def fetch(self, handle: WeightsHandle) -> dict[str, Tensor]:
         if handle.backend not in self._made:
-            if handle.backend not in _WAYS:
-                raise WeightsError(f"weights by {handle.backend!r} are not known; it is one of {', '.join(_WAYS)}")
+            if handle.backend not in self._ways:
+                known = ", ".join(self._ways)
+                raise WeightsError(f"weights by {handle.backend!r} are not taken here; it is one of {known}")
             self._made[handle.backend] = _WAYS[handle.backend]()
         return self._made[handle.backend].fetch(handle)
 

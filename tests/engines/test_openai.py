@@ -1,6 +1,9 @@
 """`freerun serve` as a real process, driven by the unmodified OpenAI client."""
 
+import base64
 import json
+import os
+import pickle
 import re
 import signal
 import subprocess
@@ -256,6 +259,25 @@ def test_every_route_but_health_needs_the_key(served: Served) -> None:
         assert served.call("GET", route, key="")[0] == 401
     assert served.call("POST", "/inference/v1/generate", b"{}", key="")[0] == 401
     assert served.call("GET", "/health", key="")[0] == 200
+
+
+class Hostile:
+    """Unpickled, it makes a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.folder),)
+
+
+def test_weights_whose_handle_is_a_pickle_are_not_taken_from_people(served: Served, tmp_path: Path) -> None:
+    pickled = base64.b64encode(pickle.dumps(Hostile(tmp_path / "made"))).decode()
+    handle = {"backend": "ipc", "version": 1, "location": pickled, "checksum": ""}
+    status, text = served.call("POST", "/update_weights", json.dumps({"update_info": handle}).encode())
+    assert status >= 400
+    assert "weights by 'ipc' are not taken here" in text
+    assert not (tmp_path / "made").exists()
 
 
 def test_pause_keeps_requests_and_resume_goes_on(served: Served) -> None:

@@ -10,13 +10,15 @@ import pytest
 import torch
 
 from freerun.config.load import load_config
-from freerun.core import Batch, Group, Sample
+from freerun.core import Batch, EngineError, Group, Sample
 from freerun.data.stream import TaskStream
 from freerun.engines.base import Client, Completion, Engine, Sampling
 from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.engine import EmbeddedEngine
+from freerun.engines.http import HttpEngine
 from freerun.launch import local
 from freerun.launch.prepare import Prepared, prepare, prepare_eval
+from freerun.launch.start import create_folder
 from freerun.launch.tiny import make_model
 from freerun.models.checkpoint import load_decoder
 from freerun.observe.records import read_evals, read_steps
@@ -112,6 +114,17 @@ async def synchronous_training(run: Prepared, steps: int) -> torch.nn.Module:
         learner.step(Batch(version, groups))
         engine.update_weights(version + 1, dict(learner.decoder.named_parameters()))
     return learner.decoder
+
+
+async def test_engines_of_a_run_listen_to_the_run_alone(tmp_path: Path) -> None:
+    run = prepared(tmp_path)
+    async with local.parts(run, create_folder(run), evaluates=True) as running:
+        assert running.evaluation_engine
+        for engine in (*running.engines, running.evaluation_engine):
+            await engine.stats()
+            async with HttpEngine(engine.url) as stranger:
+                with pytest.raises(EngineError, match="401"):
+                    await stranger.stats()
 
 
 async def test_no_staleness_is_the_synchronous_algorithm(tmp_path: Path) -> None:

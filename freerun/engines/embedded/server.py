@@ -30,12 +30,11 @@ KEEP_ALIVE_S = 3600
 
 @dataclass(slots=True, frozen=True)
 class Where:
-    """Where to listen, and to whom."""
+    """Where to listen."""
 
     host: str = "127.0.0.1"
     port: int = 0
     """0: any free one."""
-    api_key: str | None = None
 
 
 class _Server(uvicorn.Server):
@@ -56,11 +55,12 @@ async def serve(
     subscriber: Subscriber,
     ready: Callable[[str], None],
     where: Where | None = None,
+    api_key: str | None = None,
 ) -> None:
     """Load the model, serve it, and say where once it answers.
 
     Without `where`, on a free port of the loopback address, for a run: there, answers cut short by the end of the
-    process must fail, not look like the policy's own. With it, for people.
+    process must fail, not look like the policy's own. With it, for people. `api_key` is asked of every client.
     """
     torch.set_num_threads(config.threads)
     with _listening(where or Where()) as listening:
@@ -72,7 +72,7 @@ async def serve(
             engine = await loading
         thread = EngineThread(engine, asyncio.get_running_loop())
         desk = Desk(thread, tokenizer, folder.resolve().name, engine.longest, engine.eos_token_ids)
-        server = _server(desk.thread, app_of(desk, subscriber, where.api_key if where else None), where is not None)
+        server = _server(desk.thread, app_of(desk, subscriber, api_key), where is not None)
         listening.listen(2048)
         ready(_url(listening))
         try:
