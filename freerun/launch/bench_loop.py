@@ -173,7 +173,7 @@ class Loop:
             window = Window(self._running.engines, recorder, run, warm_up, steps)
             run.on_settle.append(window.settled)
             recorder.buffer, recorder.tasks = run.buffer, run.tasks
-            recorder.begin()
+            recorder.begin(await local.idle_s(self._running.engines))
             try:
                 with suppress(Enough):
                     async with background(local.watch_engines(self._running, recorder)):

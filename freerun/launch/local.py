@@ -1,7 +1,7 @@
 """A run on this machine: every part a process of its own, wired to the controller, ended with it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from freerun.control.rests import Rests
 from freerun.control.waiting import background, together
 from freerun.core import EngineError, TrainerError
 from freerun.core.heap import keep_heap
+from freerun.engines.base import Engine
 from freerun.engines.http import HttpEngine
 from freerun.launch.child import ENGINE_KEY, EngineSettings, TrainerSettings
 from freerun.launch.keeper import Keeper, saved
@@ -145,7 +146,7 @@ async def train(prepared: Prepared, start: Start | None = None) -> Outcome:
     with start.opened(prepared) as folder:
         live = view(folder.name, config.control.steps, config.control.max_staleness)
         ledger = MemoryLedger(start.state.tally)
-        recorder = Recorder(folder, live, ledger, prepared.tokenizer)
+        recorder = Recorder(folder, live, ledger, prepared.tokenizer, config.train.skip_truncated)
         try:
             with recorder:
                 if start.checkpoint:
@@ -213,7 +214,7 @@ async def _train(
     keeper = Keeper(trainer, folder, config.train.save_every, recorder, config.control.patience_s, run.delivered)
     run.on_settle.append(keeper.settled)
     keep_heap()
-    recorder.begin()
+    recorder.begin(await idle_s(running.engines))
     try:
         async with (
             saved(keeper.checkpoint, trainer.written, keeper.weights),
@@ -233,6 +234,12 @@ async def watch_engines(running: Parts, recorder: Recorder) -> None:
     while True:
         await poll_engines(running, recorder)
         await asyncio.sleep(_POLL_S)
+
+
+async def idle_s(engines: Sequence[Engine]) -> float:
+    """So far, mean over engines."""
+    every = await together(*(engine.stats() for engine in engines))
+    return sum(stats.idle_s for stats in every) / len(every)
 
 
 async def poll_engines(running: Parts, recorder: Recorder) -> None:

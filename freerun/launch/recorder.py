@@ -40,12 +40,13 @@ class Trained:
     truncated_share: float
 
     @classmethod
-    def of(cls, batch: Batch, masked_tokens: int) -> "Trained":
+    def of(cls, batch: Batch, masked_tokens: int, skip_truncated: bool) -> "Trained":
         samples = batch.samples
-        versions = Counter(chain.from_iterable(sample.trained_versions for sample in samples))
+        trained = [sample for sample in samples if not (skip_truncated and sample.truncated)]
+        versions = Counter(chain.from_iterable(sample.trained_versions for sample in trained))
         staleness = Counter({batch.version - version: count for version, count in versions.items()})
         return cls(
-            samples=len(samples),
+            samples=len(trained),
             tokens=staleness.total(),
             masked_tokens=masked_tokens,
             staleness=staleness,
@@ -70,9 +71,12 @@ class Stepped:
 
 
 class Recorder:
-    """The controller's observer. A context manager: leaving it closes every file."""
+    """The controller's observer. A context manager: leaving it closes every file. The trainer may `skip_truncated`."""
 
-    def __init__(self, folder: RunFolder, view: LiveView, ledger: MemoryLedger, tokenizer: Any) -> None:
+    def __init__(
+        self, folder: RunFolder, view: LiveView, ledger: MemoryLedger, tokenizer: Any, skip_truncated: bool = False
+    ) -> None:
+        self._skip_truncated = skip_truncated
         self._view = view
         self._ledger = ledger
         self._tokenizer = tokenizer
@@ -110,9 +114,10 @@ class Recorder:
         self._view.note(f"goes on from {checkpoint}")
         self._timeline.instant("controller", "wait", f"goes on from {checkpoint.name}", time.monotonic())
 
-    def begin(self) -> None:
-        """Generation begins now: what came before was start-up."""
+    def begin(self, engine_idle_s: float) -> None:
+        """Generation begins now: what came before was start-up, when engines have been idle for so long."""
         self._last_step_s = self._batch_asked_s = time.monotonic()
+        self._engine_idle_s = engine_idle_s
 
     def doing(self, process: str, what: str) -> None:
         self._view.doing(process, what)
@@ -133,7 +138,7 @@ class Recorder:
             self._timeline.span(name, span.track, span.name, span.start_s, span.end_s, **span.args)
 
     def learns(self, batch: Batch, masked_tokens: int) -> None:
-        self._learning = Trained.of(batch, masked_tokens)
+        self._learning = Trained.of(batch, masked_tokens, self._skip_truncated)
         self._shown = [
             self._sample_record(batch.version + 1, batch.version, group, sample)
             for group in batch.groups[:1]

@@ -28,19 +28,19 @@ class StepRecord:
     step_s: float
     """Seconds since the previous step ended (for the first: since the run began to generate), all waiting included."""
     reward_mean: float
-    """Mean reward of the samples this step trained on."""
+    """Mean reward of the samples in this step's batch."""
     reward_mean_all: float
     """Mean reward of all samples judged since the previous step, those of filtered and dropped groups included."""
     samples: int
-    """Samples trained on."""
+    """Samples trained on: without truncated ones where train.skip_truncated leaves those out."""
     tokens_trained: int
     """Sampled tokens that carried loss in this step."""
     tokens_per_s: float
     """Tokens trained on a second of wall time: tokens_trained / step_s."""
     answer_tokens_mean: float
-    """Mean length of the trained answers, in sampled tokens."""
+    """Mean length of the batch's answers, in sampled tokens."""
     truncated_share: float
-    """Share (0 to 1) of the trained samples that ran into a length limit."""
+    """Share (0 to 1) of the batch's samples that ran into a length limit."""
     staleness_mean: float
     """Mean over trained tokens of the trainer's version less the token's, in versions."""
     staleness_max: int

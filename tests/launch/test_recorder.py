@@ -11,7 +11,7 @@ from rich.console import Console
 from freerun.control.ledger import MemoryLedger
 from freerun.core import Batch, FinishReason, Group, Sample, Task
 from freerun.engines.base import UpdateReport
-from freerun.launch.recorder import Recorder
+from freerun.launch.recorder import Recorder, Trained
 from freerun.observe.folder import RunFolder
 from freerun.observe.live import view
 from freerun.observe.timeline import read_timeline
@@ -38,6 +38,25 @@ def folder(tmp_path: Path) -> RunFolder:
 
 def recorder_in(folder: RunFolder) -> Recorder:
     return Recorder(folder, view("run", 3, 4, Console(file=io.StringIO())), MemoryLedger(), Letters())
+
+
+def test_what_is_left_out_of_training_is_not_counted_as_trained(folder: RunFolder) -> None:
+    given = batch(0)
+    long = Sample([0, 1, 1], [False, True, True], [0.0, -1.0, -1.0], [-1, 0, 0], FinishReason.LENGTH, "", 0.0)
+    given.groups[0].samples.append(long)
+    for skip, samples, tokens in ((False, 2, 3), (True, 1, 1)):
+        trained = Trained.of(given, 0, skip)
+        assert (trained.samples, trained.tokens, trained.staleness.total()) == (samples, tokens, tokens)
+        assert (trained.reward_mean, trained.truncated_share) == (0.5, 0.5), "of the batch"
+
+
+def test_engines_that_were_idle_while_others_started_are_not_called_idle(folder: RunFolder) -> None:
+    with recorder_in(folder) as recorder:
+        recorder.begin(engine_idle_s=40.0)
+        recorder.learns(batch(0), masked_tokens=0)
+        recorder.stepped(result(1))
+        recorder.updated([UpdateReport(1, 0.004, 7, 40.25)])
+    assert lines(folder.metrics)[0]["engine_idle_s"] == 0.25
 
 
 def lines(path: Path) -> list[dict[str, object]]:
