@@ -9,6 +9,7 @@ checks the copy against the checksum, and so never sees half a version, whoever 
 
 import json
 import mmap
+import os
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -60,9 +61,24 @@ class ShmPublisher:
         slot = self._slots[which]
         if slot is None or len(slot) != size:
             with open(self._path(which), "w+b") as file:
-                file.truncate(size)
+                _reserve(file.fileno(), size, self._folder)
                 slot = self._slots[which] = mmap.mmap(file.fileno(), size)
         return slot
+
+
+def _reserve(file: int, size: int, folder: Path) -> None:
+    """Now, or the first byte beyond what memory there is would kill the process."""
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file, 0, size)
+        else:
+            os.truncate(file, size)
+    except OSError as error:
+        needed = 2 * size / 2**20
+        raise WeightsError(
+            f"weights need {needed:,.0f} MiB in {folder}, where there is less ({error.strerror}): make it larger "
+            "(of a container: --shm-size)"
+        ) from None
 
 
 class ShmSubscriber(Subscriber):

@@ -33,6 +33,30 @@ def test_a_version_arrives_as_it_was(tmp_path: Path) -> None:
             assert got[name].dtype == tensor.dtype
 
 
+LITTLE_MEMORY = """
+import sys, torch
+from pathlib import Path
+from freerun.core import WeightsError
+from freerun.weights.shm import ShmPublisher
+try:
+    ShmPublisher(Path(sys.argv[1])).publish(0, {"a": torch.zeros(2**20)})
+except WeightsError as error:
+    print(error)
+"""
+
+
+def test_too_little_memory_is_said_and_kills_nobody(tmp_path: Path) -> None:
+    """In a file system of 1 MiB, as containers have one of 64."""
+    mounted = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    mount = f"mount -t tmpfs -o size=1m none {tmp_path}"
+    if subprocess.run([*mounted, mount], capture_output=True, check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+    publish = [*mounted, f'{mount} && exec "$@"', "sh", sys.executable, "-c", LITTLE_MEMORY, str(tmp_path)]
+    done = subprocess.run(publish, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"weights need 8 MiB in {tmp_path}, where there is less" in done.stdout
+
+
 def test_a_copy_does_not_change_under_its_reader(tmp_path: Path) -> None:
     publisher = ShmPublisher(tmp_path)
     got = ShmSubscriber().fetch(publisher.publish(0, tensors(0)))
