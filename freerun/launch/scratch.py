@@ -1,13 +1,15 @@
 """A private folder in shared memory for the run's sockets and weights, gone with the run.
 
-A run that was killed with -9 cannot tidy up; the next run on the machine does it, by the process id in the name.
+A run that was killed with -9 cannot tidy up; the next run on the machine does it. A folder is in use while the process
+in its name lives, or somebody holds its lock: containers may share the memory, and number processes each in its way.
 """
 
+import fcntl
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _PREFIX = "freerun-"
@@ -22,20 +24,42 @@ def memory_folder() -> Path:
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
     root = memory_folder()
-    for left in root.glob(f"{_PREFIX}*"):
-        if left.stat().st_uid == os.getuid() and not _alive(left.name):
-            shutil.rmtree(left, ignore_errors=True)
+    for left in root.glob(f"{_PREFIX}[0-9]*-*"):
+        _tidy(left)
     folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=root))
+    with _locked(folder):
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _tidy(left: Path) -> None:
+    """Unless it is in use, another user's, or gone meanwhile."""
+    with suppress(OSError):
+        if left.stat().st_uid == os.getuid() and not _alive(left.name):
+            with _locked(left):
+                shutil.rmtree(left, ignore_errors=True)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """An OSError if somebody else holds it. It goes with the process, however that ends."""
+    held = os.open(folder, os.O_RDONLY)
     try:
-        yield folder
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        os.close(held)
 
 
 def _alive(name: str) -> bool:
+    process = name.split("-")[1]
+    if not process.isdigit():
+        return True  # not of this kind
     try:
-        os.kill(int(name.split("-")[1]), 0)
-    except (ProcessLookupError, ValueError, IndexError):
+        os.kill(int(process), 0)
+    except ProcessLookupError:
         return False
     except PermissionError:
         pass

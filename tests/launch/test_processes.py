@@ -1,5 +1,6 @@
 """Real processes: what dies is noticed, and nothing outlives its parent."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -68,9 +69,16 @@ def test_the_scratch_folder_goes_and_takes_dead_ones_along() -> None:
     dead.wait()
     left = memory_folder() / f"freerun-{dead.pid}-left"
     left.mkdir()
+    elsewhere = memory_folder() / f"freerun-{dead.pid}-elsewhere"
+    elsewhere.mkdir()
+    held = os.open(elsewhere, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
     with scratch_folder() as folder:
         assert folder.is_dir()
         assert not left.exists()
+        assert elsewhere.is_dir(), "it is another container's, which has a process of that number"
+        os.close(held)
         with scratch_folder():
             assert folder.is_dir(), "a living run's folder stays"
+            assert not elsewhere.exists(), "that run has ended"
     assert not folder.exists()
