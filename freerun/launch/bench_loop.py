@@ -188,11 +188,14 @@ class Loop:
         return measured
 
     def _as(self, way: Way, last: int) -> Prepared:
-        """More steps than are taken: admission must not run dry before the last of them."""
+        """More steps than are taken: admission must not run dry before the last of them. The controller keeps an eighth
+        more on their way than run; where the engine would run those too, so many fewer."""
         steps = last + way.max_staleness + 1
         config = self._prepared.config
         control = config.control.model_copy(update={"max_staleness": way.max_staleness, "steps": steps})
         running = self._work.slots if way.max_staleness else self._work.answers
+        if way.max_staleness and running < config.engine.max_running:
+            running = (8 * running + 7) // 9
         engine = config.engine.model_copy(update={"max_running": running})
         return replace(self._prepared, config=config.model_copy(update={"control": control, "engine": engine}))
 

@@ -15,9 +15,11 @@ import pytest
 
 from freerun.cli.main import main
 from freerun.launch.bench_apart import Job, train
+from freerun.launch.bench_loop import Loop, Way
 from freerun.launch.bench_mps import Measured, _under_mps
 from freerun.launch.bench_work import LARGE, SMALL, Work
 from freerun.launch.mps import Mps
+from freerun.launch.tiny import make_model
 
 ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
 SMALLER = ("--groups", "2", "--slots", "12", "--longest", "24", "--steps", "1", "engine.threads=1", "train.threads=1")
@@ -115,6 +117,19 @@ def test_the_same_work_has_the_same_tasks_and_lengths_however_it_is_run(tmp_path
     texts = [prepared.tokenizer.decode(random.Random(i).choices(range(4_096), k=9)) for i in range(100)]
     assert 30 < texts.count(prepared.tasks[0].answer) < 70
     assert not model.exists(), "the model goes with the benchmark"
+
+
+@pytest.mark.parametrize(("groups", "slots"), [(32, 256), (64, 256), (32, 100), (4, 8)])
+def test_no_more_answers_run_than_the_benchmark_says(groups: int, slots: int, tmp_path: Path) -> None:
+    """The engine would run as many as a synchronous step has."""
+    work = Work.here("tiny", groups, slots)
+    make_model(tmp_path / "model", "ab>", seed=0)
+    prepared = work.prepared(tmp_path / "model", 1)
+    loop = Loop(work, prepared, None)  # type: ignore[arg-type]
+    for eta, most in ((4, slots), (0, 8 * groups)):
+        way = loop._as(Way(eta), 1).config
+        on_their_way = max(way.engine.max_running * 9 // 8, way.rollout.group_size)
+        assert most * 0.98 - 1 <= min(on_their_way, prepared.config.engine.max_running) <= most
 
 
 def test_what_is_right_for_this_machine_unless_said(monkeypatch: pytest.MonkeyPatch) -> None:
