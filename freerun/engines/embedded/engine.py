@@ -7,6 +7,7 @@ what is under way, so it can never overlap a forward pass.
 
 import time
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -218,11 +219,15 @@ class EmbeddedEngine:
         weight = self._decoder.embed.weight
         if not weight.is_cuda:
             return fetch()
-        aside = torch.cuda.Stream()
-        with torch.cuda.stream(aside):
+        with torch.cuda.stream(self._aside):
             staged = {name: tensor.to(weight.device, weight.dtype) for name, tensor in fetch().items()}
-        aside.synchronize()
+        self._aside.synchronize()
         return staged
+
+    @cached_property
+    def _aside(self) -> torch.cuda.Stream:
+        """One for all versions: memory that was freed on a stream is used again there, and on no other."""
+        return torch.cuda.Stream()
 
     def expect_update(self, expected: bool) -> None:
         """New weights are on their way: steps are short until these have sampled their first tokens."""

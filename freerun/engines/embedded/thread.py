@@ -35,6 +35,8 @@ _SWITCH_S = 0.0005
 so long; the default is 5 ms."""
 _SPAN_S = 0.5
 """A busy stretch is reported in pieces of about this length."""
+_SPANS = 10_000
+"""Kept, at most, for whoever asks for statistics: perhaps nobody does."""
 
 
 class EngineThread:
@@ -57,7 +59,7 @@ class EngineThread:
         """Those that wait for answers to finish."""
         self._sent: dict[str, list[int]] = {}
         """For requests that are followed: tokens of each answer that were posted."""
-        self._spans: list[Span] = []
+        self._spans: deque[Span] = deque(maxlen=_SPANS)
         self._busy_since_s: float | None = None
         self._tokens_then, self._waited_then_s = 0, 0.0
         self._finished: Counter[FinishReason] = Counter()
@@ -169,8 +171,8 @@ class EngineThread:
     async def stats(self) -> EngineStats:
         def snapshot() -> EngineStats:
             self._end_span()
-            engine, spans = self._engine, self._spans
-            self._spans = []
+            engine, spans = self._engine, list(self._spans)
+            self._spans.clear()
             counts = engine.version, engine.running, engine.waiting, engine.tokens
             return EngineStats(*counts, self.idle_s, engine.first_token_after_update_s, spans)
 
