@@ -52,9 +52,13 @@ class TaskStream(Iterator[Task]):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of everything that positions depend on: two streams with the same one have the same task at each."""
+        """Of everything that positions depend on: two streams with the same one have the same task at each. How a
+        prompt is rendered may differ: that is the same task."""
         order = f"shuffled by {self._seed}" if self._shuffle else "in order"
-        return blake2b("\0".join([order, *(task.id for task in self._tasks)]).encode(), digest_size=16).hexdigest()
+        every = blake2b(order.encode(), digest_size=16)
+        for task in self._tasks:
+            every.update(repr((task.id, task.extra.get("prompt", task.prompt), task.answer)).encode())
+        return every.hexdigest()
 
     def at(self, position: Position) -> Task:
         """The task at a position, wherever the stream is."""

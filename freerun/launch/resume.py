@@ -27,7 +27,7 @@ def resume(path: Path, overrides: Sequence[str]) -> tuple[Prepared, Start]:
     if state.data != prepared.stream(None).fingerprint:
         raise DataError(
             f"the tasks of {config.data.source}, or their order, have changed since {checkpoint} was made: bring them "
-            f"back, or begin a new run with model.path={folder.checkpoints / 'last'}"
+            f"back; or take the model as it is (freerun export {folder.path} MODEL), and begin a new run with it"
         )
     return prepared, Start(folder, state, checkpoint)
 

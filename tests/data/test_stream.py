@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -89,4 +90,9 @@ def test_a_fingerprint_is_of_the_tasks_and_their_order() -> None:
     assert fingerprint(8, 3, False) == fingerprint(8, 4, False)
     assert (
         len({fingerprint(8, 3, True), fingerprint(8, 4, True), fingerprint(7, 3, True), fingerprint(8, 3, False)}) == 4
+    )
+    task = Task("t", "q", [1], "a")
+    of = [task, replace(task, prompt="Q"), replace(task, answer="b"), replace(task, extra={"prompt": "Q"})]
+    assert len({TaskStream([one], seed=0, shuffle=True, epochs=None).fingerprint for one in of}) == 3, (
+        "question and answer count, and not how the question was rendered"
     )
