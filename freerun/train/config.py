@@ -6,6 +6,9 @@ from pydantic import model_validator
 
 from freerun.core.section import Section, knob
 
+_PROXIMAL = {"ppo": "behavior", "cispo": "behavior"}
+"""Of objectives that do not recompute: what `proximal` is when it is empty."""
+
 
 class TrainConfig(Section):
     lr: float = knob(2e-5, "Learning rate, constant after warm-up unless decay_steps is set.", gt=0)
@@ -96,6 +99,11 @@ class TrainConfig(Section):
         weights = [name for name in self.corrections or () if name not in ("geometric", "distance")]
         if len(weights) > 1:
             raise ValueError(f"corrections {' and '.join(weights)} each weigh by π_proximal / π_behavior; keep one")
+        if self.corrections and (self.proximal or _PROXIMAL.get(self.objective)) == "behavior":
+            raise ValueError(
+                "corrections go by π_proximal / π_behavior, which is 1 where the proximal policy is the behavior's; "
+                "set train.proximal=recompute, or leave them out"
+            )
         if self.kl_coef and self.kl == "k1" and self.kl_in == "loss":
             raise ValueError("k1 in the loss teaches nothing; set train.kl_in=reward, or train.kl=k2 or k3")
         for key, (low, high) in (("icepop_range", self.icepop_range), ("geometric_range", self.geometric_range)):

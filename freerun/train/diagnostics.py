@@ -31,28 +31,35 @@ class Diagnostics:
     def micro_batch(
         self, tokens: Tokens, entropy_A: Tensor, loss: TokenLoss, correction: Correction, total: Tensor
     ) -> None:
-        log_ratio_A = tokens.proximal_A - tokens.behavior_A
-        ratio_A = log_ratio_A.exp()
-        fresh_A = tokens.staleness_A == 0
-        off_A = torch.where(fresh_A, log_ratio_A, 0.0)
         self._add(
-            tokens=torch.ones_like(ratio_A),
-            fresh=fresh_A,
+            tokens=torch.ones_like(entropy_A),
             entropy=entropy_A,
             signal_share=tokens.advantages_A != 0,
             clip_share=loss.clipped_A,
             behavior_capped_share=correction.capped_A,
             kept_share=correction.kept_A,
+        )
+        self._add(loss=total)
+
+    @torch.no_grad()
+    def drift(self, before_A: Tensor, behavior_A: Tensor, staleness_A: Tensor) -> None:
+        """Of the weights before the step from those that sampled the tokens, whatever the objective makes of it."""
+        log_ratio_A = before_A - behavior_A
+        ratio_A = log_ratio_A.exp()
+        fresh_A = staleness_A == 0
+        off_A = torch.where(fresh_A, log_ratio_A, 0.0)
+        self._add(
+            compared=torch.ones_like(ratio_A),
+            fresh=fresh_A,
             behavior_ratio=ratio_A,
             behavior_ratio_squared=ratio_A.square(),
             behavior_kl=ratio_A - 1 - log_ratio_A,  # k3: never negative
             engine_mismatch=off_A.abs(),
             engine_mismatch_kl=off_A.exp() - 1 - off_A,
         )
-        self._add(loss=total)
         self.largest(engine_mismatch_max=off_A.abs(), behavior_ratio_max=ratio_A)
         ages_2O = torch.zeros(2, _OLDEST + 1, device=ratio_A.device)
-        age_A = tokens.staleness_A.clamp(0, _OLDEST)
+        age_A = staleness_A.clamp(0, _OLDEST)
         ages_2O[0].index_add_(0, age_A, torch.ones_like(ratio_A, dtype=torch.float32))
         ages_2O[1].index_add_(0, age_A, ratio_A.float())
         self._by_age = ages_2O if self._by_age is None else self._by_age + ages_2O
@@ -66,12 +73,18 @@ class Diagnostics:
             top = value.max().float() if len(value) else torch.zeros((), device=value.device)
             self._largest[name] = torch.maximum(self._largest.get(name, top), top)
 
+    @property
+    def has_learned(self) -> bool:
+        """The weights are no longer those before the step."""
+        return bool(self._optimizer_steps)
+
     def optimizer_step(self, grad_norm: float, lr: float) -> None:
         self._optimizer_steps.append((grad_norm, lr))
 
     def result(self) -> dict[str, float]:
-        """Means over tokens. `engine_mismatch` is over tokens that the very weights of this step sampled: there engine
-        and trainer should agree to rounding, and whatever is left is a bug or low precision."""
+        """Means over tokens; of drift, over those whose log-probability before the step is known: of all, or of the
+        first of several minibatches. `engine_mismatch` is over tokens that the very weights of this step sampled: there
+        engine and trainer should agree to rounding, and whatever is left is a bug or low precision."""
         if not self._sums:
             return {"tokens": 0.0}
         names = list(self._sums)
@@ -79,11 +92,12 @@ class Diagnostics:
         sums = dict(zip(names, summed, strict=True))
         tops = self._ranks.max(torch.stack(list(self._largest.values()))).tolist()
         largest = dict(zip(self._largest, tops, strict=True))
-        tokens, fresh, squares = (sums.pop(name) for name in ("tokens", "fresh", "behavior_ratio_squared"))
-        loss, steps = sums.pop("loss"), len(self._optimizer_steps)
+        tokens, loss, steps = sums.pop("tokens"), sums.pop("loss"), len(self._optimizer_steps)
+        compared, fresh, squares = (sums.pop(name) for name in ("compared", "fresh", "behavior_ratio_squared"))
         off = {name: sums.pop(name) for name in ("engine_mismatch", "engine_mismatch_kl")}
-        means = {name: total / tokens for name, total in sums.items()}
-        means["effective_samples"] = means["behavior_ratio"] ** 2 / (squares / tokens)
+        drift = {name: sums.pop(name) / compared for name in ("behavior_ratio", "behavior_kl")}
+        means = {name: total / tokens for name, total in sums.items()} | drift
+        means["effective_samples"] = means["behavior_ratio"] ** 2 / (squares / compared)
         if fresh:
             means |= {name: total / fresh for name, total in off.items()}
         else:
@@ -94,7 +108,7 @@ class Diagnostics:
         return means | largest | self._ages() | {"loss": loss / max(steps, 1), "tokens": tokens}
 
     def _ages(self) -> dict[str, float]:
-        """The mean ratio of proximal to behaviour, by staleness."""
+        """The mean ratio of the weights before the step to behaviour, by staleness."""
         assert self._by_age is not None
         counts, ratios = self._ranks.sum(self._by_age).tolist()
         return {f"ratio_at_age_{age}": ratios[age] / count for age, count in enumerate(counts) if count}

@@ -315,6 +315,9 @@ class Learner:
         if self._critic:
             self._critic_backward(micro, diagnostics)
         diagnostics.micro_batch(tokens, entropy_A, loss, correction, total.detach())
+        before_A = micro.proximal_A if diagnostics.has_learned else policy_A.detach()
+        if before_A is not None:
+            diagnostics.drift(before_A, micro.behavior_A, tokens.staleness_A)
         return torch.stack([(micro.weights_A * correction.kept_A).sum(), micro.weights_A.sum()]).detach().double()
 
     def _tokens(self, micro: Packed, policy_A: Tensor) -> Tokens:

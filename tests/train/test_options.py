@@ -8,7 +8,7 @@ import torch
 
 from freerun.core import FinishReason, TrainerError
 from freerun.train.checkpoint import CheckpointWriter, load_checkpoint
-from freerun.train.config import TrainConfig
+from freerun.train.config import _PROXIMAL, TrainConfig
 from freerun.train.diagnostics import Diagnostics, Health
 from freerun.train.learner import Learner
 from freerun.train.losses.presets import PRESETS
@@ -167,6 +167,28 @@ def test_a_batch_of_nothing_but_truncated_answers_teaches_nothing(advantages: st
     before = weights(who)
     assert who.step(batch).version == 1
     assert all(torch.equal(tensor, before[name]) for name, tensor in weights(who).items())
+
+
+@pytest.mark.parametrize("proximal", ["behavior", "interpolate", "recompute"])
+@pytest.mark.parametrize("minibatches", [1, 2])
+def test_drift_is_measured_whatever_the_objective_is_relative_to(proximal: str, minibatches: int) -> None:
+    """Of the first minibatch where nobody asked for the others before the step."""
+    who, batch = learner(proximal=proximal, corrections=[], minibatches=minibatches), random_batch(1)
+    metrics = who.step(batch).metrics
+    expected = learner(proximal="recompute", corrections=[]).step(batch).metrics
+    for name in ("behavior_ratio", "behavior_kl", "effective_samples"):
+        near = 1e-9 if minibatches == 1 or proximal == "recompute" else 0.5
+        assert metrics[name] == pytest.approx(expected[name], rel=near), name
+        assert metrics[name] not in (0.0, 1.0)
+
+
+def test_corrections_that_would_do_nothing_are_refused() -> None:
+    for options in ({"objective": "ppo"}, {"objective": "cispo"}, {"objective": "grpo", "proximal": "behavior"}):
+        with pytest.raises(ValueError, match=r"set train\.proximal=recompute, or leave them out"):
+            TrainConfig.model_validate({**options, "corrections": ["icepop"]})
+        TrainConfig.model_validate({**options, "corrections": []})
+        TrainConfig.model_validate({"corrections": ["icepop"]} | options | {"proximal": "recompute"})
+    assert {name: p.proximal for name, p in PRESETS.items() if p.proximal != "recompute"} == _PROXIMAL
 
 
 def test_lora_trains_the_adapter_alone_and_is_saved_both_ways(tmp_path: Path) -> None:
