@@ -13,6 +13,7 @@ from freerun.cli.bench import bench
 from freerun.cli.stopping import run_to_end
 from freerun.core import FreerunError
 from freerun.core.machine import allow_many_files
+from freerun.launch.gpus import name_by_uuid
 
 app = typer.Typer(
     name="freerun",
@@ -239,6 +240,7 @@ def main() -> NoReturn:
     """The console script. A user's mistake is one line and code 2; any other expected failure its cause and code 1."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     allow_many_files()
+    name_by_uuid()
     try:
         app()
     except FreerunError as error:

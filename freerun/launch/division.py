@@ -68,7 +68,9 @@ def divide(config: RunConfig, shape: Shape, placement: Placement, evaluated: int
         here = [need for need in all_needs if need.gpu == index]
         if not here:
             continue
-        free = gpu.free - int(_SPARE * gpu.total) - _CONTEXT * len(here)
+        elsewhere = [*placement.engines, placement.evaluator if evaluated else None]
+        visitors = sum(index in placement.engine_sees(gpu_of)[1:] for gpu_of in elsewhere)  # who fetch weights here
+        free = gpu.free - int(_SPARE * gpu.total) - _CONTEXT * (len(here) + visitors)
         left = free - sum(need.least for need in here)
         if left < 0:
             raise ConfigError(_refusal(index, gpu, here, free))

@@ -6,6 +6,7 @@ import subprocess
 from dataclasses import dataclass
 
 _FIELDS = "index,uuid,name,memory.total,memory.free"
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,16 @@ def visible_gpus() -> list[Gpu]:
     asked = subprocess.run(
         [tool, f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits"], capture_output=True, text=True
     )
-    return chosen(asked.stdout, os.environ.get("CUDA_VISIBLE_DEVICES")) if asked.returncode == 0 else []
+    return chosen(asked.stdout, os.environ.get(_VISIBLE)) if asked.returncode == 0 else []
+
+
+def name_by_uuid() -> None:
+    """Let CUDA_VISIBLE_DEVICES, where it is set, hold unique names instead of numbers, for this process and those that
+    it starts. Numbers mean something else to processes under an MPS daemon that sees only some GPUs, and to CUDA, which
+    counts the fastest first."""
+    names = os.environ.get(_VISIBLE, "")
+    if any(name.strip().isdigit() for name in names.split(",")) and (gpus := visible_gpus()):
+        os.environ[_VISIBLE] = ",".join(gpu.uuid for gpu in gpus)
 
 
 def chosen(listed: str, names: str | None) -> list[Gpu]:

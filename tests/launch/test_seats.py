@@ -1,6 +1,7 @@
 """Who gets which GPU and how much of it. The arithmetic is tested here, on made-up GPUs; tests/launch/test_one_gpu.py
 runs it on a real one."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from freerun.config.load import load_config
 from freerun.config.tree import RunConfig
 from freerun.core import ConfigError
 from freerun.launch.division import divide
-from freerun.launch.gpus import Gpu, chosen
+from freerun.launch.gpus import Gpu, chosen, name_by_uuid, visible_gpus
 from freerun.launch.placement import place
 from freerun.models.shape import shape_of
 
@@ -49,6 +50,27 @@ def test_cuda_visible_devices_is_read_as_cuda_reads_it() -> None:
     assert seen("") == []
     assert chosen(LISTED, "1")[0].free == 1000 * 2**20
     assert chosen("0, GPU-aaa, GB10, [N/A], [N/A]\n", None) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "then"),
+    [("2,0", "GPU-ccc,GPU-aaa"), ("1", "GPU-abb"), ("GPU-ab", "GPU-ab"), ("7", "7"), ("", ""), (None, None)],
+)
+def test_gpus_that_were_given_by_number_go_by_name(
+    given: str | None, then: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\ncat <<'EOF'\n{LISTED}EOF\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    if given is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    before = visible_gpus()
+    name_by_uuid()
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == then
+    assert visible_gpus() == before
 
 
 def test_one_gpu_is_shared() -> None:
@@ -144,8 +166,22 @@ def test_what_cannot_fit_is_refused_with_the_settings_to_change() -> None:
         divide(run, MEDIUM, place(run, gpus(1, free=20)), evaluated=0)
 
 
-def test_a_run_without_gpus_needs_no_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from freerun.launch.gpus import visible_gpus
+def test_whoever_fetches_weights_from_a_gpu_takes_a_little_of_it() -> None:
+    def least(count: int) -> int:
+        """GiB of the trainer's GPU without which the run is refused, with so many engines on other GPUs."""
+        run = config("train.micro_batch_tokens=2048")
+        for free in range(1, 139):
+            given = [*gpus(count), *gpus(1, free)]
+            try:
+                divide(run, MEDIUM, place(run, given), evaluated=0)
+            except ConfigError:
+                continue
+            return free
+        raise AssertionError
 
+    assert least(7) - least(1) == 6
+
+
+def test_a_run_without_gpus_needs_no_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert visible_gpus() == []
