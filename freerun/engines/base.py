@@ -13,10 +13,16 @@ from typing import Protocol
 from freerun.core import FinishReason, Version
 from freerun.weights.base import WeightsHandle
 
+_COLDEST, _MOST = 1e-3, 2**31 - 1
+
 
 @dataclass(slots=True, frozen=True)
 class Sampling:
-    """How to sample. Log-probabilities are those of the distribution sampled from: after temperature, top-k, top-p."""
+    """How to sample. Log-probabilities are those of the distribution sampled from: after temperature, top-k, top-p.
+
+    A temperature that is hardly above 0 is 0, the likeliest token; a top-k that no vocabulary has is cut: engines
+    compute in 32 bits.
+    """
 
     max_new_tokens: int
     temperature: float = 1.0
@@ -27,6 +33,12 @@ class Sampling:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if 0 < self.temperature < _COLDEST:
+            object.__setattr__(self, "temperature", 0.0)
+        if self.top_k > _MOST:
+            object.__setattr__(self, "top_k", _MOST)
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from freerun.engines.base import Sampling
 class RolloutConfig(Section):
     group_size: int = knob(8, "Answers sampled for each task; their rewards are compared with each other.", ge=1)
     max_new_tokens: int = knob(256, "Longest answer, in tokens; longer ones are cut and count as truncated.", ge=1)
-    temperature: float = knob(1.0, "Sampling temperature; the trainer uses it too.", gt=0)
+    temperature: float = knob(1.0, "Sampling temperature; the trainer uses it too.", ge=1e-3)
     top_p: float = knob(1.0, "Sample from the smallest set of tokens with this probability. Below 1 biases training.",
                         gt=0, le=1)  # fmt: skip
     top_k: int = knob(0, "Sample from the k likeliest tokens; 0 keeps all. Other values bias training.", ge=0)

@@ -227,6 +227,16 @@ def test_nonsense_is_refused_with_a_reason(served: Served, more: dict[str, Any],
     assert error.value.type == "invalid_request_error"
 
 
+def test_absurd_numbers_hurt_nobody(served: Served) -> None:
+    """No such answer is wrong, and the engine answers the next request."""
+    greedy = served.complete(temperature=0).choices[0].text
+    assert served.complete(temperature=1e-300).choices[0].text == greedy
+    assert served.complete(temperature=1e-38, extra_body={"top_k": 2**62}).choices[0].text == greedy
+    everything = served.complete(extra_body={"top_k": 2**80}).choices[0].text
+    assert everything == served.complete().choices[0].text
+    served.complete(seed=2**70, extra_body={"stop_token_ids": [2**70]})
+
+
 def test_other_refusals(served: Served) -> None:
     with pytest.raises(openai.NotFoundError, match="only 'tiny'") as unknown:
         served.client.completions.create(model="gpt", prompt="a")
