@@ -23,12 +23,22 @@ class Gpu:
 
 def visible_gpus() -> list[Gpu]:
     """Those that this process may use, in its order: all, or what CUDA_VISIBLE_DEVICES names."""
+    return chosen(_listed(), os.environ.get(_VISIBLE))
+
+
+def are_untold() -> bool:
+    """Whether there are GPUs of which the driver's tool does not tell how much memory is theirs: parts of one (MIG), or
+    such as share the machine's."""
+    return bool(_listed()) and os.environ.get(_VISIBLE, "all") != "" and not visible_gpus()
+
+
+def _listed() -> str:
     if not (tool := shutil.which("nvidia-smi")):
-        return []
+        return ""
     asked = subprocess.run(
         [tool, f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits"], capture_output=True, text=True
     )
-    return chosen(asked.stdout, os.environ.get(_VISIBLE)) if asked.returncode == 0 else []
+    return asked.stdout if asked.returncode == 0 else ""
 
 
 def name_by_uuid() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from freerun.launch.division import Division, divide
-from freerun.launch.gpus import visible_gpus
+from freerun.launch.gpus import are_untold, visible_gpus
 from freerun.launch.mps import Mps, MpsRefused
 from freerun.launch.placement import Placement, place, rank_name
 from freerun.launch.prepare import Prepared
@@ -45,6 +45,11 @@ async def seats(
     placement, division = plan(prepared, generates, evaluates)
     if text := str(division):
         note(text)
+    if not placement.gpus and are_untold():
+        note(
+            "the driver does not tell how much memory this GPU has (MIG, or the machine's own), so it is not divided: "
+            "set engine.memory_share, such as 0.3, or engine and trainer may not both fit"
+        )
     async with AsyncExitStack() as stack:
         mps: Mps | None = None
         if placement.shared:

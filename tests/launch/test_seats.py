@@ -11,7 +11,7 @@ from freerun.config.load import load_config
 from freerun.config.tree import RunConfig
 from freerun.core import ConfigError
 from freerun.launch.division import divide
-from freerun.launch.gpus import Gpu, chosen, name_by_uuid, visible_gpus
+from freerun.launch.gpus import Gpu, are_untold, chosen, name_by_uuid, visible_gpus
 from freerun.launch.placement import place
 from freerun.models.shape import shape_of
 
@@ -52,6 +52,34 @@ def test_cuda_visible_devices_is_read_as_cuda_reads_it() -> None:
     assert chosen("0, GPU-aaa, GB10, [N/A], [N/A]\n", None) == []
 
 
+def driver_says(listed: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = folder / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\ncat <<'EOF'\n{listed}EOF\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+@pytest.mark.parametrize(
+    ("listed", "names", "untold"),
+    [
+        (LISTED, None, False),
+        (LISTED, "1", False),
+        (LISTED, "", False),
+        (LISTED, "MIG-1234", True),
+        ("0, GPU-aaa, GB10, [N/A], [N/A]\n", None, True),
+        ("", None, False),
+    ],
+)
+def test_gpus_whose_memory_nobody_tells_are_noticed(
+    listed: str, names: str | None, untold: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver_says(listed, tmp_path, monkeypatch)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if names is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
+    assert are_untold() == untold
+
+
 @pytest.mark.parametrize(
     ("given", "then"),
     [("2,0", "GPU-ccc,GPU-aaa"), ("1", "GPU-abb"), ("GPU-ab", "GPU-ab"), ("7", "7"), ("", ""), (None, None)],
@@ -59,10 +87,7 @@ def test_cuda_visible_devices_is_read_as_cuda_reads_it() -> None:
 def test_gpus_that_were_given_by_number_go_by_name(
     given: str | None, then: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text(f"#!/bin/sh\ncat <<'EOF'\n{LISTED}EOF\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    driver_says(LISTED, tmp_path, monkeypatch)
     if given is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     else:
