@@ -82,10 +82,17 @@ def _load_model(config: RunConfig) -> tuple[Shape, Any]:
     return read_shape(folder), load_tokenizer(folder)
 
 
+def _end(prepared: Prepared) -> list[int]:
+    """Of the tokens that end an answer the tokenizer's own, which its chat template ends a turn with."""
+    ends, own = prepared.shape.eos_token_ids, prepared.tokenizer.eos_token_id
+    if own is not None and (own in ends or not ends):
+        return [own]
+    return list(ends[:1])
+
+
 def example_of(task: Task, prepared: Prepared) -> Sample:
     """A prompt and its reference answer, ended by the model's end token, as something to learn from."""
-    end = prepared.shape.eos_token_ids[:1] or (prepared.tokenizer.eos_token_id,)
-    answer = prepared.tokenizer.encode(task.answer, add_special_tokens=False) + [t for t in end if t is not None]
+    answer = prepared.tokenizer.encode(task.answer, add_special_tokens=False) + _end(prepared)
     given, length = len(task.prompt_tokens), len(task.prompt_tokens) + len(answer)
     return Sample(
         tokens=task.prompt_tokens + answer,

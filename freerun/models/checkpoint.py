@@ -32,6 +32,9 @@ PARTS = {
 }
 OUTSIDE = {"embed": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}
 SHARD_BYTES = 5_000_000_000
+_KNOWN = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+_WEIGHTS = re.compile(r"\.(safetensors|bin|pt|pth|gguf|h5|msgpack|onnx|ckpt)(\.|$)")
+"""Files of weights, in whatever format, and their indices."""
 _LAYER = re.compile(r"layers\.(\d+)\.(\w+)\.(weight|bias)")
 
 
@@ -43,7 +46,10 @@ def load_decoder(folder: Path, dtype: torch.dtype = torch.float32, device: str =
     tensors = {}
     with _Folder(folder) as files:
         for name, parameter in decoder.named_parameters():
-            whole = torch.cat([files.read(part) for part in hugging_face_names(name)])
+            parts = [files.read(part) for part in hugging_face_names(name)]
+            if odd := [part.dtype for part in parts if part.dtype not in _KNOWN]:
+                raise ConfigError(f"{folder}: {name} is of type {odd[0]}: give the model as it was before that")
+            whole = torch.cat(parts)
             if whole.shape != parameter.shape:
                 raise ConfigError(f"{folder}: {name} has shape {tuple(whole.shape)}, not {tuple(parameter.shape)}")
             tensors[name] = whole.to(device, dtype)
@@ -73,7 +79,7 @@ def save_tensors(tensors: Mapping[str, Tensor], shape: Shape, folder: Path, like
     raw = {k: v for k, v in shape.raw.items() if k not in ("torch_dtype", "dtype")} | {"dtype": dtype}
     (unfinished / "config.json").write_text(json.dumps(raw, indent=2) + "\n")
     for file in sorted(like.iterdir()) if like else []:
-        if file.is_file() and file.name != "config.json" and ".safetensors" not in file.name:
+        if file.is_file() and file.name != "config.json" and not _WEIGHTS.search(file.name):
             shutil.copy(file, unfinished / file.name)
     shutil.rmtree(folder, ignore_errors=True)
     unfinished.rename(folder)

@@ -54,15 +54,13 @@ def read_shape(folder: Path) -> Shape:
         raise ConfigError(f"model.path: there is no folder {folder}; give a folder with config.json and safetensors")
     if not path.is_file():
         raise ConfigError(f"model.path: {folder} has no config.json; give a Hugging Face model folder")
-    raw = json.loads(path.read_text())
-    generation = folder / "generation_config.json"
-    if "eos_token_id" not in raw and generation.is_file():
-        raw["eos_token_id"] = json.loads(generation.read_text()).get("eos_token_id")
-    return shape_of(raw)
+    raw, generation = json.loads(path.read_text()), folder / "generation_config.json"
+    return shape_of(raw, json.loads(generation.read_text()) if generation.is_file() else {})
 
 
-def shape_of(raw: dict[str, Any]) -> Shape:
-    """The shape that a `config.json` describes, in the writing of transformers 4 or 5."""
+def shape_of(raw: dict[str, Any], generation: dict[str, Any] | None = None) -> Shape:
+    """The shape that a `config.json` describes, in the writing of transformers 4 or 5. `generation_config.json` may
+    know more end tokens, or be the only one to."""
     family = raw.get("model_type", "")
     if family not in FAMILIES:
         raise ConfigError(f"model_type {family!r} is not supported; this decoder knows {', '.join(FAMILIES)}")
@@ -70,11 +68,12 @@ def shape_of(raw: dict[str, Any]) -> Shape:
         raise ConfigError(f"hidden_act {raw['hidden_act']!r} is not supported; this decoder knows silu")
     if raw.get("use_sliding_window"):
         raise ConfigError("use_sliding_window is not supported by this decoder; choose a model without it")
+    if raw.get("quantization_config"):
+        raise ConfigError("quantization_config is not supported by this decoder; give the model before quantisation")
     rope = dict(raw.get("rope_parameters") or raw.get("rope_scaling") or {})
     theta = rope.pop("rope_theta", None) or raw.get("rope_theta") or 10_000.0
     heads = raw["num_attention_heads"]
     bias = bool(raw.get("attention_bias", False))
-    eos = raw.get("eos_token_id")
     return Shape(
         family=family,
         vocab_size=raw["vocab_size"],
@@ -92,9 +91,14 @@ def shape_of(raw: dict[str, Any]) -> Shape:
         out_bias=family != "qwen2" and bias,
         mlp_bias=bool(raw.get("mlp_bias", False)),
         max_positions=raw.get("max_position_embeddings", 4096),
-        eos_token_ids=() if eos is None else tuple(eos) if isinstance(eos, list) else (eos,),
+        eos_token_ids=tuple(dict.fromkeys([*_end_tokens(raw), *_end_tokens(generation or {})])),
         raw=raw,
     )
+
+
+def _end_tokens(config: dict[str, Any]) -> list[int]:
+    ids = config.get("eos_token_id")
+    return ids if isinstance(ids, list) else [] if ids is None else [ids]
 
 
 def _rope_type(rope: dict[str, Any]) -> str:

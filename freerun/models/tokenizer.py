@@ -7,9 +7,13 @@ from typing import Any
 from freerun.core import ConfigError
 
 
+def has_tokenizer(folder: Path) -> bool:
+    return (folder / "tokenizer.json").is_file() or (folder / "tokenizer_config.json").is_file()
+
+
 def load_tokenizer(folder: Path) -> Any:
     """A transformers tokenizer from local files alone."""
-    if not (folder / "tokenizer.json").is_file() and not (folder / "tokenizer_config.json").is_file():
+    if not has_tokenizer(folder):
         raise ConfigError(f"model.path: {folder} has no tokenizer.json; copy the model's tokenizer files there")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from transformers import AutoTokenizer

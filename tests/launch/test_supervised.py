@@ -3,13 +3,14 @@
 import asyncio
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from freerun.core import ConfigError, FreerunError
-from freerun.launch.prepare import prepare_sft
+from freerun.launch.prepare import example_of, prepare_sft
 from freerun.launch.resume import resume
 from freerun.launch.supervised import sft
 from freerun.models.checkpoint import load_decoder
@@ -34,6 +35,15 @@ async def test_supervised_training_that_falls_short_keeps_what_it_has(tmp_path: 
         await sft(run, lambda step, result: None, lambda step, e: checked.append(step))
     assert checked == [2, 3], "every second step, and the last"
     load_decoder(tmp_path / "runs" / "test" / "checkpoints" / "last")
+
+
+def test_an_answer_to_learn_ends_as_the_chat_template_ends_a_turn(tmp_path: Path) -> None:
+    run = prepared(tmp_path, how=prepare_sft)
+    own = run.tokenizer.eos_token_id
+    for ends, wanted in (((own,), own), ((7, own), own), ((), own), ((7, 8), 7)):
+        learned = example_of(run.tasks[0], replace(run, shape=replace(run.shape, eos_token_ids=ends)))
+        assert learned.tokens[-1] == wanted
+        assert learned.loss_mask[-1]
 
 
 async def test_supervised_training_knows_no_temperature_and_needs_no_held_out_answers(tmp_path: Path) -> None:

@@ -9,13 +9,14 @@ import torch
 import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
 from freerun.core import ConfigError
 from freerun.models import checkpoint
 from freerun.models.attention import PackedAttention
 from freerun.models.checkpoint import load_decoder, save_decoder
 from freerun.models.decoder import Decoder
-from freerun.models.shape import shape_of
+from freerun.models.shape import read_shape, shape_of
 
 
 def random_model(family: str, seed: int, folder: Path, **config: Any) -> Any:
@@ -113,6 +114,7 @@ def test_saving_in_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         ({"hidden_act": "gelu"}, "silu"),
         ({"use_sliding_window": True}, "sliding"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "before quantisation"),
     ],
 )
 def test_what_it_cannot_compute_is_refused(change: dict[str, Any], says: str) -> None:
@@ -120,6 +122,47 @@ def test_what_it_cannot_compute_is_refused(change: dict[str, Any], says: str) ->
            "intermediate_size": 8}  # fmt: skip
     with pytest.raises(ConfigError, match=says):
         shape_of(raw | change)
+
+
+@pytest.mark.parametrize(
+    ("config", "generation", "ends"),
+    [
+        ({"eos_token_id": 5}, {}, (5,)),
+        ({"eos_token_id": [5, 6]}, None, (5, 6)),
+        ({"eos_token_id": None}, {"eos_token_id": [7, 9]}, (7, 9)),
+        ({}, {"eos_token_id": 7}, (7,)),
+        ({"eos_token_id": 5}, {"eos_token_id": [5, 3]}, (5, 3)),
+        ({}, {}, ()),
+    ],
+)
+def test_end_tokens_are_those_of_both_files(
+    config: dict[str, Any], generation: dict[str, Any] | None, ends: tuple[int, ...], tmp_path: Path
+) -> None:
+    raw = {"model_type": "qwen3", "vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1,
+           "intermediate_size": 8}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(raw | config))
+    if generation is not None:
+        (tmp_path / "generation_config.json").write_text(json.dumps(generation))
+    shape = read_shape(tmp_path)
+    assert shape.eos_token_ids == ends
+    assert shape.raw == raw | config, "what is saved is what was read"
+
+
+def test_weights_in_eight_bits_are_refused_and_other_formats_not_copied(tmp_path: Path) -> None:
+    random_model("llama", 0, tmp_path / "a", hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+                 intermediate_size=16, tie_word_embeddings=True)  # fmt: skip
+    for name in ("pytorch_model.bin", "pytorch_model.bin.index.json", "model-q8.gguf", "tokenizer.model", "extra.json"):
+        (tmp_path / "a" / name).write_text("{}")
+    save_decoder(load_decoder(tmp_path / "a"), tmp_path / "b", like=tmp_path / "a")
+    kept = {file.name for file in (tmp_path / "b").iterdir()}
+    assert kept >= {"tokenizer.model", "extra.json", "model.safetensors"}
+    assert not kept & {"pytorch_model.bin", "pytorch_model.bin.index.json", "model-q8.gguf"}
+    file = tmp_path / "a" / "model.safetensors"
+    tensors = load_file(file)
+    name = "model.layers.0.self_attn.q_proj.weight"
+    save_file(tensors | {name: tensors[name].to(torch.float8_e4m3fn)}, file)
+    with pytest.raises(ConfigError, match="float8_e4m3fn: give the model as it was before"):
+        load_decoder(tmp_path / "a")
 
 
 def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
