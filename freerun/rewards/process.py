@@ -16,7 +16,7 @@ import msgspec
 from freerun.core import RewardError
 from freerun.rewards.base import JudgeReason, Verdict
 from freerun.rewards.parts import Part
-from freerun.rewards.protocol import FORK, HEADER_BYTES, ORDER, WAS_ALIVE
+from freerun.rewards.protocol import FORK, HEADER_BYTES, ORDER, WAS_ALIVE, unframed
 
 START_TIMEOUT_S = 120.0
 """A judge that imports torch from a cold disk needs a while; one that hangs while it is imported must not hang us."""
@@ -25,8 +25,6 @@ END_TIMEOUT_S = 0.5
 TAIL_BYTES = 4096
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """Unless the user's environment says otherwise: a worker is one of many, and a process with threads cannot fork."""
-
-_decoder = msgspec.msgpack.Decoder(Verdict)
 
 
 class Connection:
@@ -47,7 +45,7 @@ class Connection:
 
     async def verdict(self) -> Verdict:
         header = await self.reader.readexactly(HEADER_BYTES)
-        return _decoder.decode(await self.reader.readexactly(int.from_bytes(header, "big")))
+        return unframed(await self.reader.readexactly(int.from_bytes(header, "big")), Verdict)
 
     async def close(self) -> None:
         self.writer.close()

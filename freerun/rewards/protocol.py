@@ -1,8 +1,8 @@
 """What service, zygote and worker say to each other.
 
 Service and worker: a request, and a verdict for each, in order. A frame is four bytes of length and that many of
-msgpack. The first frame of a worker is a verdict too, as is the zygote's: OK when the judges are loaded, ERROR when
-they could not be.
+msgpack, or of JSON where msgpack cannot say it. The first frame of a worker is a verdict too, as is the zygote's: OK
+when the judges are loaded, ERROR when they could not be.
 
 Service and zygote, after that: an order, and a reply for each, in order, both one number. The order 0 comes with two
 file descriptors, a worker's socket and where it prints to, and is to fork it; the reply is its process id. Any other
@@ -11,15 +11,17 @@ WAS_ALIVE. Minus the id is the same of a worker that has closed its socket: it i
 code is waited for.
 """
 
+import json
 import struct
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import msgspec
 
 from freerun.core import Task
 from freerun.rewards.base import Verdict
 
+T = TypeVar("T")
 HEADER_BYTES = 4
 ORDER = struct.Struct("!q")
 FORK = 0
@@ -36,9 +38,16 @@ class Request:
 def frame(message: Request | Verdict) -> bytes:
     try:
         body = msgspec.msgpack.encode(message)
-    except UnicodeEncodeError:
-        body = msgspec.msgpack.encode(_whole(msgspec.to_builtins(message)))
+    except (UnicodeEncodeError, OverflowError):  # half a character; an integer of more than 64 bits
+        body = json.dumps(_whole(msgspec.to_builtins(message))).encode()
     return len(body).to_bytes(HEADER_BYTES, "big") + body
+
+
+def unframed(body: bytes, kind: type[T]) -> T:
+    """What `frame` was given. Neither of the two is a number, so its msgpack never begins with a brace."""
+    if body.startswith(b"{"):
+        return msgspec.convert(json.loads(body), kind)
+    return msgspec.msgpack.decode(body, type=kind)
 
 
 def _whole(value: Any) -> Any:

@@ -11,13 +11,11 @@ from dataclasses import replace
 from numbers import Real
 from typing import BinaryIO
 
-import msgspec
-
 from freerun.core import FreerunError
 from freerun.rewards.base import Judged, JudgeReason, Verdict, total
 from freerun.rewards.judges import JudgeFunction, resolve
 from freerun.rewards.parts import Part
-from freerun.rewards.protocol import Request, frame, read_frame
+from freerun.rewards.protocol import Request, frame, read_frame, unframed
 
 Judges = list[tuple[Part, JudgeFunction]]
 
@@ -36,9 +34,8 @@ def load(parts: list[Part]) -> Judges | Verdict:
 
 
 def judge_until_end(requests: BinaryIO, replies: BinaryIO, judges: Judges) -> None:
-    decoder = msgspec.msgpack.Decoder(Request)
     while (body := read_frame(requests)) is not None:
-        replies.write(frame(judge_all(judges, decoder.decode(body))))
+        replies.write(frame(judge_all(judges, unframed(body, Request))))
         replies.flush()
 
 

@@ -1,13 +1,14 @@
 """The trainer as the controller sees it: a process elsewhere, reached over ZeroMQ."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import zmq
 import zmq.asyncio
 
-from freerun.core import Batch, Sample, TrainerError, Version
+from freerun.core import Batch, Sample, Task, TrainerError, Version
 from freerun.train.base import StepResult
 from freerun.train.protocol import METHODS, Checkpoint
 from freerun.weights.base import WeightsHandle
@@ -34,7 +35,9 @@ class RemoteTrainer:
         self._context.destroy(linger=0)
 
     async def step(self, batch: Batch) -> StepResult:
-        result: StepResult = await self._call("step", batch)
+        """What the tasks are is of no concern to the trainer, and may not be such as msgpack can say."""
+        bare = [replace(group, task=Task(group.task.id, "", [])) for group in batch.groups]
+        result: StepResult = await self._call("step", replace(batch, groups=bare))
         return result
 
     async def sft(self, examples: list[Sample]) -> StepResult:

@@ -161,6 +161,18 @@ async def test_the_deadline_counts_neither_start_up_nor_waiting(judge_file: Judg
     assert [verdict.reason for verdict in verdicts] == [JudgeReason.OK] * 4
 
 
+async def test_numbers_of_any_size_reach_a_judge_and_come_back(judge_file: JudgeFile) -> None:
+    judge = judge_file("""
+        def reward(task, text):
+            assert task.extra["number"] == 2**200 and task.extra["half"] == "?", task.extra
+            return float(int(text) == task.extra["number"])
+    """)
+    task = Task("t", "", [], extra={"number": 2**200, "half": "\ud800"})
+    async with JudgeService(config(judge)) as service:
+        assert (await service.judge(task, str(2**200))).reward == 1.0
+        assert (await service.judge(task, "1")).reward == 0.0
+
+
 async def test_a_crash_is_explained_and_the_worker_replaced(obedient: str) -> None:
     async with JudgeService(config(obedient)) as service:
         assert await service.judge(TASK, "exit") == Verdict(
