@@ -78,16 +78,17 @@ class Passes:
         )
 
 
-def micro_batch_budget(policy: Trained, device: torch.device, ranks: Ranks) -> int:
+def micro_batch_budget(policy: Trained, critic: Trained | None, device: torch.device, ranks: Ranks) -> int:
     """What fits on every rank."""
     if device.type != "cuda":
         return ON_A_CPU
-    fewest = -ranks.max(torch.tensor([-float(_fitting(policy, device, ranks.size))], device=device)).item()
+    fewest = -ranks.max(torch.tensor([-float(_fitting(policy, critic, device, ranks.size))], device=device)).item()
     return int(min(fewest, MOST))
 
 
-def _fitting(policy: Trained, device: torch.device, num_ranks: int) -> int:
-    """Two passes of different size say what a token costs. The optimizer's moments, not there yet, are set aside."""
+def _fitting(policy: Trained, critic: Trained | None, device: torch.device, num_ranks: int) -> int:
+    """Two passes of different size say what a token costs. The optimizer's moments, not there yet, are set aside, and
+    the critic's; its passes come after the policy's, and take no more."""
     probes = _probes(decoder_of(policy.module).shape.hidden)
     small, small_bytes = _peak(policy, device, *probes[0])
     try:
@@ -97,7 +98,8 @@ def _fitting(policy: Trained, device: torch.device, num_ranks: int) -> int:
         return small
     per_token = max((large_bytes - small_bytes) / (large - small), 1.0)
     fixed = small_bytes - per_token * small
-    shares = sum(p.numel() for p in policy.parameters) / num_ranks
+    parameters = [*policy.parameters, *(critic.parameters if critic else [])]
+    shares = sum(p.numel() for p in parameters) / num_ranks
     later = 4 * shares * 4  # gradient, two moments, and one to spare; float32
     free, total = torch.cuda.mem_get_info(device)
     allowed = torch.cuda.get_per_process_memory_fraction(device) * total - torch.cuda.memory_reserved(device)

@@ -70,7 +70,7 @@ class Learner:
         self._health = Health()
         self._passes = Passes(
             config.micro_batch_tokens,
-            lambda: micro_batch_budget(self.policy, self._device, ranks),
+            lambda: micro_batch_budget(self.policy, self._critic, self._device, ranks),
             alone=ranks.size == 1,
         )
         self._entropy = math.inf

@@ -55,24 +55,24 @@ def attach(
 
 
 @torch.no_grad()
-def merged(decoder: Decoder) -> dict[str, Tensor]:
-    """The weights of the plain decoder that computes the same, under its names, in the base's type.
+def merged(decoder: Decoder) -> Iterator[tuple[str, Tensor]]:
+    """The weights of the plain decoder that computes the same, by its names, in the base's type; one after another, so
+    that no more than one is whole at a time.
 
     The sums are new tensors, the rest are the live ones. Adding B·A in place and subtracting it again would drift.
     Where ranks have shares, every one has to ask.
     """
-    tensors = {
-        name.replace(".base_layer.", "."): whole(parameter.detach())
-        for name, parameter in decoder.named_parameters()
-        if ".lora_" not in name
-    }
+    adapters = {f"{name}.weight": (a, b) for name, a, b in _adapted(decoder)}
     scaling = _config(decoder).lora_alpha / _config(decoder).r
-    for name, a, b in _adapted(decoder):
-        base = tensors[f"{name}.weight"]
-        precise = torch.promote_types(base.dtype, torch.float32)
-        total = base.to(precise).addmm(b.to(precise), a.to(precise), alpha=scaling)
-        tensors[f"{name}.weight"] = total.to(base.dtype)
-    return tensors
+    for given, parameter in decoder.named_parameters():
+        if ".lora_" in given:
+            continue
+        name, base = given.replace(".base_layer.", "."), whole(parameter.detach())
+        if name in adapters:
+            precise = torch.promote_types(base.dtype, torch.float32)
+            a, b = (part.to(precise) for part in adapters[name])
+            base = base.to(precise).addmm(b, a, alpha=scaling).to(base.dtype)
+        yield name, base
 
 
 def adapter_state(decoder: Decoder) -> dict[str, Tensor]:

@@ -79,7 +79,7 @@ class Trained:
         if hasattr(decoder, "peft_config"):
             from freerun.train.lora import merged  # slow to import
 
-            tensors = ((name, tensor.to(self._dtype)) for name, tensor in merged(decoder).items())
+            tensors = ((name, tensor.to(self._dtype)) for name, tensor in merged(decoder))
         return {name: tensor for name, tensor in tensors if self._ranks.is_first}
 
     def state(self) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def trained(folder: Path, **options: Any) -> Decoder:
 def plain(decoder: Decoder) -> Decoder:
     """The decoder an engine would have after this one was published."""
     fresh = Decoder(decoder.shape).to(decoder.embed.weight.dtype)
-    tensors = merged(decoder)
+    tensors = dict(merged(decoder))
     assert list(tensors) == [name for name, _ in fresh.named_parameters()]
     fresh.load_state_dict(tensors, strict=False)
     return fresh
@@ -84,7 +84,7 @@ def test_an_untrained_adapter_changes_nothing(base: Path) -> None:
     before, names = logits(decoder, SEQUENCES), dict(decoder.named_parameters())
     attach(decoder, rank=3, alpha=6.0)
     assert torch.equal(logits(decoder, SEQUENCES), before)
-    weights = merged(decoder)
+    weights = dict(merged(decoder))
     assert list(weights) == list(names)
     assert all(torch.equal(weights[name], tensor) for name, tensor in names.items())
 
@@ -147,7 +147,7 @@ def test_in_bfloat16_the_adapter_is_its_own_type() -> None:
     a, b = (state[f"layers.0.qkv.lora_{x}.default.weight"].double() for x in "AB")
     weight = dict(decoder.named_parameters())["layers.0.qkv.base_layer.weight"]
     exact = (weight.double() + 5 / 3 * b @ a).bfloat16()
-    published = merged(decoder)["layers.0.qkv.weight"]
+    published = dict(merged(decoder))["layers.0.qkv.weight"]
     assert published.dtype == torch.bfloat16
     assert not torch.equal(published, weight)
     assert (published == exact).float().mean() > 0.99  # the rest lie on an edge of rounding
