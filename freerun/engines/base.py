@@ -13,15 +13,15 @@ from typing import Protocol
 from freerun.core import FinishReason, Version
 from freerun.weights.base import WeightsHandle
 
-_COLDEST, _MOST = 1e-3, 2**31 - 1
+_COLDEST, _MOST, _LEAST_P = 1e-3, 2**31 - 1, 1e-6
 
 
 @dataclass(slots=True, frozen=True)
 class Sampling:
     """How to sample. Log-probabilities are those of the distribution sampled from: after temperature, top-k, top-p.
 
-    A temperature that is hardly above 0 is 0, the likeliest token; a top-k that no vocabulary has is cut: engines
-    compute in 32 bits.
+    A temperature that is hardly above 0 is 0, the likeliest token; a top-k that no vocabulary has is cut, and a top-p
+    of next to nothing raised: engines compute in 32 bits.
     """
 
     max_new_tokens: int
@@ -37,6 +37,8 @@ class Sampling:
     def __post_init__(self) -> None:
         if 0 < self.temperature < _COLDEST:
             object.__setattr__(self, "temperature", 0.0)
+        if 0 < self.top_p < _LEAST_P:
+            object.__setattr__(self, "top_p", _LEAST_P)
         if self.top_k > _MOST:
             object.__setattr__(self, "top_k", _MOST)
 

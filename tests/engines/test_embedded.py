@@ -260,6 +260,9 @@ def test_ways_to_end() -> None:
     assert stopped.finish is FinishReason.STOP
     assert stopped.tokens == answer.tokens[:4]
 
+    e = EmbeddedEngine(decoder, EngineConfig(), detokenise=lambda tokens: bytes(tokens).decode(errors="replace"))
+    assert e._says_stop([*b"and so on ", *"🎉🎉🎉".encode()], ("🎉🎉🎉",)), "a token may be less than a character"
+
     e = engine(tiny_decoder(8, eos_token_id=[40, fifth]))
     e.submit("a", [4], replace(SAMPLING, ignore_eos=False), 1)
     stopped = run(e)["a", 0]

@@ -232,6 +232,7 @@ def test_absurd_numbers_hurt_nobody(served: Served) -> None:
     greedy = served.complete(temperature=0).choices[0].text
     assert served.complete(temperature=1e-300).choices[0].text == greedy
     assert served.complete(temperature=1e-38, extra_body={"top_k": 2**62}).choices[0].text == greedy
+    assert served.complete(top_p=1e-50).choices[0].text == greedy
     everything = served.complete(extra_body={"top_k": 2**80}).choices[0].text
     assert everything == served.complete().choices[0].text
     served.complete(seed=2**70, extra_body={"stop_token_ids": [2**70]})

@@ -208,9 +208,10 @@ class EmbeddedEngine:
         return request.id, completion
 
     def _says_stop(self, tokens: list[int], stop: tuple[str, ...]) -> bool:
-        """Only the tail is read: a stop string that ends with the newest token begins at most so many tokens back."""
+        """Only the tail is read: a stop string that ends with the newest token begins at most so many tokens back. A
+        token may be one byte of a character."""
         assert self._detokenise is not None
-        tail = self._detokenise(tokens[-(max(map(len, stop)) + 4) :])
+        tail = self._detokenise(tokens[-(max(len(text.encode(errors="replace")) for text in stop) + 4) :])
         return any(text in tail for text in stop)
 
     def stage(self, fetch: Callable[[], Mapping[str, Tensor]]) -> Mapping[str, Tensor]:

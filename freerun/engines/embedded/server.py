@@ -22,6 +22,7 @@ from freerun.engines.embedded.replies import NeedsKey, add_refusals
 from freerun.engines.embedded.routes import add_control_routes, add_token_routes
 from freerun.engines.embedded.served import ServedEngine
 from freerun.engines.embedded.thread import EngineThread
+from freerun.models.tokenizer import has_tokenizer
 from freerun.weights.base import Subscriber
 
 KEEP_ALIVE_S = 3600
@@ -134,4 +135,4 @@ def _url(listening: socket.socket) -> str:
 
 def _detokeniser(folder: Path) -> Callable[[list[int]], str] | None:
     """Tokens to text, for stop strings: a tokenizer of the engine thread's own, loaded with the first of them."""
-    return Tokenizer(folder).decode if (folder / "tokenizer.json").is_file() else None
+    return Tokenizer(folder).decode if has_tokenizer(folder) else None
