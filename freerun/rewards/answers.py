@@ -34,7 +34,10 @@ class TooLong(Exception):
 
 
 def final_answer(text: str) -> str | None:
-    """The answer as it stands in the text; None where there is none, or only a box that never closes."""
+    """The answer as it stands in the text, behind the thinking that may come first; None where there is none, or only a
+    box that never closes."""
+    after_thinking = text.rpartition("</think>")[2]
+    text = after_thinking if after_thinking.strip() else text
     tagged = _tagged(text)
     if tagged is not None:
         return final_answer(tagged) or tagged
@@ -78,7 +81,7 @@ def _boxed(text: str) -> str | None:
             return None
         opened = start + (6 if text.startswith("\\boxed", start) else 5)
         inside = _inside(text, opened)
-        if inside is not None:
+        if inside:  # an empty one is talked about, and not filled in
             return inside
         end = start
     return None
@@ -173,6 +176,8 @@ _REWRITES = [
         (r"\\sqrt\s*(\d)", r"\\sqrt{\1}"),
         (r"(?<![\\A-Za-z])pi(?![A-Za-z])", r"\\pi "),
         (r"(?<!\\)\\([$%#&])", r"\1"),
+        (r"\\lor(?![A-Za-z])", " or "),
+        (r"(?<=\d)(?=(?:[mck]m|[mk]g|ml|lbs?|ft|yd|mi|min|sec|hrs?|mph)(?![A-Za-z]))", " "),  # 12cm
         (r"_\{(\w)\}", r"_\1"),
         (r"\s+", " "),
     ]

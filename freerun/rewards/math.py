@@ -9,6 +9,7 @@ service.
 
 import logging
 import re
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -39,7 +40,7 @@ def math(task: Task, text: str) -> Judged:
             return Judged(0.0, JudgeReason.UNPARSEABLE, "no answer found in the text")
         if depth(found) > DEEPEST:
             raise Unreadable(f"brackets more than {DEEPEST} deep")
-        if same(rewritten(found), right):
+        if same(_chosen(rewritten(found), right), right):
             return Judged(1.0)
         return Judged(0.0, detail=f"the answer was read as {found!r:.100}, and is {right!r:.100}")
     except TooLong:
@@ -70,13 +71,20 @@ WARM_UP = [
 ]
 
 
+def _chosen(found: str, right: str) -> str:
+    """(C) of (C) 12, where a letter is asked for."""
+    choice = re.match(r"\(?(?P<letter>[A-Z])\)(?=\s)", found) if re.fullmatch(r"\(?[A-Z]\)?", right) else None
+    return choice["letter"] if choice else found
+
+
 def same(found: str, right: str) -> bool:
     if _spelled(found) == _spelled(right):
         return True
     found, right = _without_names(found, right)
     if _spelled(found) == _spelled(right):
         return True
-    quantity, right_quantity = read_quantity(found), read_quantity(right)
+    right_quantity = read_quantity(right)
+    quantity = read_quantity(_GLUED.sub(" ", found) if right_quantity else found)
     if quantity and right_quantity:
         return quantity.same_as(right_quantity)
     pieces, right_pieces = take_apart(found), take_apart(right)
@@ -88,6 +96,9 @@ def same(found: str, right: str) -> bool:
         return False
     return same_value(found, right)
 
+
+_GLUED = re.compile(r"(?<=\d)(?=[mghsl]$)")
+"""12m, where a number is asked for: metres. Where an expression is, it is a product."""
 
 _IN_BASE = re.compile(r"\d_\w")
 """1010_2: math-verify sees a product."""
@@ -102,17 +113,27 @@ def _letters(answer: str) -> str:
     return letters.casefold() if len(letters) > 1 else letters
 
 
-_NAMED = re.compile(
-    r"\s*(?P<name>[A-Za-z](?:_\w+)?(?:\s?\(\s?[A-Za-z]\s?\))?)\s*(?:=|\\in(?![A-Za-z]))(?P<value>[^=]+)"
-)
+_NAME = r"""(?:\\angle\s*|\\triangle\s*|\|)?(?:\\overline\s*\{\s*[A-Z]{2}\s*\}
+    |\\(?:alpha|beta|gamma|delta|theta|lambda|mu|phi)
+    |[A-Za-z]'*(?:_\w+|_\{\w+\})?(?:\s?\(\s?[A-Za-z]\s?\))?|[A-Z]{2,4}|[A-Za-z]{3,}(?:\s+[A-Za-z]+)*)\|?"""
+"""x, f(x), a_1, AB, \\angle ABC, \\theta, or words. Not xy, which is a product."""
+_NAMED = re.compile(rf"\s*(?P<name>{_NAME})\s*(?:=|\\in(?![A-Za-z]))(?P<value>[^=]+)", re.VERBOSE)
 
 
 def _without_names(found: str, right: str) -> tuple[str, str]:
-    """5 of x = 5, unless both have names and they differ."""
+    """5 of x = 5, unless both have names and they differ, or the other is an equation without one."""
     one, other = _NAMED.fullmatch(found), _NAMED.fullmatch(right)
-    if one and other and _spelled(one["name"]) != _spelled(other["name"]):
-        return found, right
-    return one["value"].strip() if one else found, other["value"].strip() if other else right
+    if one and other:
+        return (one["value"].strip(), other["value"].strip()) if _called(one) == _called(other) else (found, right)
+    if one and "=" not in right:
+        return one["value"].strip(), right
+    if other and "=" not in found:
+        return found, other["value"].strip()
+    return found, right
+
+
+def _called(named: re.Match[str]) -> str:
+    return _spelled(named["name"])
 
 
 def same_pieces(found: Pieces, right: Pieces) -> bool:
@@ -134,11 +155,19 @@ def _same_in_some_order(found: list[str], right: list[str]) -> bool:
 
 
 def same_value(found: str, right: str) -> bool:
-    """By math-verify, of one expression or equation each."""
-    found, right = without_unit(found), without_unit(right)
+    """By math-verify, of one expression or equation each. An equation is a value only if all its sides are: 2 + 4 = 6,
+    and not 2x = 6."""
+    check_tame(found)
+    if ("=" in found) != ("=" in right):
+        *before, last = (found if "=" in found else right).split("=")
+        sides = before[1:] if re.fullmatch(rf"\s*{_NAME}\s*", before[0], re.VERBOSE) else before
+        value, other = (last, right) if "=" in found else (found, last)
+        return all(same(side.strip(), last.strip()) for side in sides) and same(value.strip(), other.strip())
     if len(found) == 1 == len(right):
         return found == right  # math-verify does not tell x from X
-    check_tame(found)
+    if (bare := without_unit(found)) != found and same_value(bare, right):
+        return True
+    right = without_unit(right, letters=False)
     ours, theirs = _parse(_in_radians(found)), _parse(_in_radians(right))
     if not ours:
         raise Unreadable("math-verify cannot read the answer")
@@ -156,7 +185,12 @@ def _parse(answer: str) -> list[Any]:
     """The whole of it or nothing: by itself math-verify would be content with any number it finds in the rubble."""
     from math_verify import LatexExtractionConfig, parse
 
-    whole = LatexExtractionConfig(try_extract_without_anchor=False, boxed_match_priority=0)
+    as_usual = LatexExtractionConfig()
+    whole = LatexExtractionConfig(
+        try_extract_without_anchor=False,
+        boxed_match_priority=0,
+        normalization_config=replace(as_usual.normalization_config, units=False),  # the t of 60t is none
+    )
     parsed: list[Any] = parse(
         f"\\boxed{{{answer}}}", [whole], "no_fallback", extraction_mode="first_match", parsing_timeout=None
     )

@@ -46,6 +46,9 @@ def take_apart(answer: str) -> Pieces | None:
     parts = _split(answer, "\\cup")
     if len(parts) > 1:
         return _limited("u", parts)
+    either = _split(re.sub(r"(?<![A-Za-z])or(?![A-Za-z])", "\\\\cup", answer), "\\cup")
+    if len(either) > 1 and all(map(_as_interval, either)):
+        return _limited("u", either)  # x < -1 or x > 1
     brackets = _BRACKETS.fullmatch(answer)
     if brackets and _balanced(brackets["inside"]):
         kind = (brackets["left"] + brackets["right"]).replace("\\", "")

@@ -74,7 +74,10 @@ _UNITS = {
     for name in names.split()
 }
 _UNIT_TEXT = re.compile(r"[A-Za-z¢][A-Za-z.'-]*(?:[ /]+[A-Za-z.'-]+)*(?:\s?\^\s?\{?[23]\}?)?")
-_NO_UNITS = re.compile(r"\b(?:or|and|pi|sqrt|sin|cos|tan|log|ln|x|y|z|n|i|e|not|mod)\b")
+_NO_UNITS = re.compile(
+    r"\b(?:or|and|pi|sqrt|sin|cos|tan|log|ln|not|mod|squared|cubed|factorial|times|plus|minus|over|power|choose|divided|"
+    r"multiplied|half|halves|thirds?|quarters?|fourths?|fifths?|sixths?|eighths?|tenths?|hundredths?|thousandths?)\b"
+)
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,7 @@ def read_quantity(text: str) -> Quantity | None:
     is_percent = unit_text.lower() in ("%", "percent", "per cent", "percentage points")
     unit = _UNITS.get(match["currency"] or "")
     if unit_text and not is_percent:
-        if not unit_text.startswith("^") and (not _UNIT_TEXT.fullmatch(unit_text) or _NO_UNITS.search(unit_text)):
+        if not unit_text.startswith("^") and not _is_unit(unit_text):
             return None
         unit = unit or _unit(unit_text)
     if value is None:
@@ -141,10 +144,19 @@ def read_quantity(text: str) -> Quantity | None:
     return Quantity(-value if negative else value, is_percent, unit, places)
 
 
-def without_unit(expression: str) -> str:
-    """16\\pi of 16\\pi cm^2. Words that are no unit stay."""
+def _is_unit(text: str) -> bool:
+    """Or any other words that leave a number what it is. A small letter by itself is a factor, unless it is a unit."""
+    if not _UNIT_TEXT.fullmatch(text) or _NO_UNITS.search(text):
+        return False
+    return not any(len(word) == 1 and word.islower() and word not in _UNITS for word in re.findall("[A-Za-z]+", text))
+
+
+def without_unit(expression: str, letters: bool = True) -> str:
+    """16\\pi of 16\\pi cm^2. Words that are no unit stay; so do single `letters`, if you like: they may be factors."""
     trailing = re.search(r"\s+(?P<unit>[A-Za-z][A-Za-z. /]*(?:\s?\^\s?\{?[23]\}?)?)$", expression)
-    return expression[: trailing.start()] if trailing and _unit(trailing["unit"]) else expression
+    if not trailing or not _unit(trailing["unit"]) or (len(trailing["unit"]) == 1 and not letters):
+        return expression
+    return expression[: trailing.start()]
 
 
 def _value(match: re.Match[str]) -> Fraction | None:
