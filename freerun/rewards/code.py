@@ -107,9 +107,9 @@ class Code:
 
     def _examine(self, reading: Reading, tests: Asserts | Calls, prompt: str) -> Score:
         if isinstance(tests, Asserts):
-            exam = Exam(tests.entry, prompt, setup=tests.setup, tests=tests.cases)
+            exam = Exam(tests.entry, tests.defines, prompt, setup=tests.setup, tests=tests.cases)
         else:
-            exam = Exam(tests.entry, prompt, calls=tests.cases)
+            exam = Exam(tests.entry, header=prompt, calls=tests.cases)
         examined = _sandbox().examine(reading.sources, exam, self._limits)
         total = len(tests.cases)
         if examined.unreadable:

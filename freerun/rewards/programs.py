@@ -38,20 +38,22 @@ def read(text: str, language: str = "python", entry: str | None = None, prompt: 
 
 
 def _blocks(text: str) -> list[tuple[str, str]]:
-    """Label and body of each fenced block. One that is never closed goes to the end of the text."""
+    """Label and body of each fenced block, as far to the left as its fence. One that is never closed goes to the end of
+    the text."""
     blocks: list[tuple[str, str]] = []
-    fence, label, body = "", "", list[str]()
+    fence, label, indent, body = "", "", 0, list[str]()
     for line in text.split("\n"):
         stripped = line.strip()
         if fence and stripped.startswith(fence) and not stripped.strip(fence[0]):
             blocks.append((label, "\n".join(body)))
             fence = ""
         elif fence:
-            body.append(line)
+            body.append(line[min(indent, len(line) - len(line.lstrip())) :])
         elif stripped.startswith(("```", "~~~")):
             rest = stripped.lstrip(stripped[0])
             fence = stripped[: len(stripped) - len(rest)]
             label, body = rest.strip().partition(" ")[0].lower(), []
+            indent = len(line) - len(line.lstrip())
     if fence:
         blocks.append((label, "\n".join(body)))
     return blocks

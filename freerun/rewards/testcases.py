@@ -11,6 +11,8 @@
 `tests` and `test_list` may also be the task's answer, and all of them text that holds JSON.
 """
 
+import ast
+import builtins
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +42,22 @@ class Asserts:
     entry: str | None
     cases: list[str]
     setup: str = ""
+
+    @property
+    def defines(self) -> str | None:
+        """The first name that they call and nobody else defines: the function that was asked for."""
+        known = set(dir(builtins))
+        try:
+            trees = [ast.parse(text) for text in (self.setup, *self.cases)]
+        except (SyntaxError, ValueError):
+            return None
+        every = [node for tree in trees for node in ast.walk(tree)]
+        known |= {node.id for node in every if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        known |= {node.name for node in every if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        known |= {argument.arg for argument in every if isinstance(argument, ast.arg)}
+        known |= {a.asname or a.name for n in every if isinstance(n, ast.Import | ast.ImportFrom) for a in n.names}
+        called = [node.func for node in every if isinstance(node, ast.Call)]
+        return next((name.id for name in called if isinstance(name, ast.Name) and name.id not in known), None)
 
 
 Tests = Scripts | Calls | Asserts

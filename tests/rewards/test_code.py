@@ -167,6 +167,13 @@ def test_mbpp() -> None:
     assert code(node, program).reward == 1.0
 
 
+@pytest.mark.parametrize("use", ["print(sq(2))", "result = sq(2)\nprint(result)", "assert sq(2) == 4"])
+def test_an_example_of_use_after_the_program_is_not_the_program(use: str) -> None:
+    text = f"```python\ndef sq(x):\n    return x * x\n```\nFor example:\n```python\n{use}\n```"
+    assert code(task(test_list=["assert sq(3) == 9"]), text).reward == 1.0
+    assert code(task(test="def check(candidate):\n    assert candidate(3) == 9", entry_point="sq"), text).reward == 1.0
+
+
 def test_standard_input_and_output() -> None:
     one = task(tests=[{"input": "1 2", "output": "3\n"}, {"input": "5 -5\n", "output": "0"}])
     assert code(one, "```python\nprint(sum(map(int, input().split())))\n```") == Judged(1.0)

@@ -20,9 +20,19 @@ def test_programs_are_found_and_not_compiled() -> None:
     assert read("```bash\na\n```\n```js\nb\n```", "javascript").sources == ["b"]
     assert read("````python\n```\na\n```\n````").sources == ["```\na\n```"]
     assert read("```python\na\n```\n```text\nb\n```").sources == ["a"]
+    assert read("1. Here:\n   ```python\n   if a:\n       b\n\n  c\n   ```").sources == ["if a:\n    b\n\nc"]
     assert read("a", prompt="def f():").sources == ["a", "def f():\na\n", "def f():\n    a\n"]
     assert header("def f(x):") == "def f(x):\n    pass\n"
     assert header("Write a function.") == header("x = 1") == ""
+
+
+def test_what_asserts_ask_for() -> None:
+    asserts = ["assert set(f((3, 4))) == set((4,))", "g = 1\nassert g(2)"]
+    assert Asserts(None, asserts).defines == "f"
+    assert Asserts(None, asserts, "def f(x): ...").defines is None
+    assert Asserts(None, ["assert math.isclose(area(2), 4)"], "import math").defines == "area"
+    assert Asserts(None, ["assert [h(x) for h in hs]", "assert k(1)"]).defines == "k"
+    assert Asserts(None, ["assert ("]).defines is None
 
 
 def test_output_is_compared_by_words() -> None:

@@ -57,6 +57,8 @@ class Exam:
 
     entry: str | None = None
     """The function, where there is one in particular."""
+    defines: str | None = None
+    """Without an entry: what the program must define, to choose among ways to read an answer."""
     header: str = ""
     """Python that comes before the program, and before its tests: imports and helpers that the prompt gives."""
     setup: str = ""

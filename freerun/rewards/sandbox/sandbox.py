@@ -91,9 +91,9 @@ class Sandbox:
         return Outcome(report.ending, report.exit_code, stdout, stderr, report.cpu_s, unreadable)
 
     def examine(self, sources: Sequence[str], exam: Exam, limits: Limits | None = None) -> Examined:
-        """Test the functions of the first of the sources that is Python and defines `exam.entry`."""
+        """Test the functions of the first of the sources that is Python and defines what is asked for."""
         self.open()
-        program = {"sources": list(sources), "entry": exam.entry, "header": exam.header}
+        program = {"sources": list(sources), "entry": exam.entry or exam.defines, "header": exam.header}
         with _files(program, None, asdict(exam)) as files:
             report = self._run(files, limits or Limits(), tests=True)
             said = _lines(_contents(files[1], 1 << 24))

@@ -220,7 +220,8 @@ def _bound(tree: ast.Module) -> Iterator[str]:
             case ast.Import() | ast.ImportFrom():
                 yield from ((alias.asname or alias.name) for alias in node.names)
             case ast.Assign() | ast.AnnAssign():
-                yield from (name.id for name in ast.walk(node) if isinstance(name, ast.Name))
+                names = (name for name in ast.walk(node) if isinstance(name, ast.Name))
+                yield from (name.id for name in names if isinstance(name.ctx, ast.Store))
 
 
 def _close_from(number: int) -> None:
