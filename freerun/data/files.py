@@ -43,6 +43,7 @@ def read_folder(folder: Path, config: DataConfig) -> Iterator[Row]:
 
         return load_saved(folder, config.split)
     files = _files_of_split(folder, config.split)
+    _refuse_several(folder, files)
     return (row for file in files for row in read_file(file))
 
 
@@ -67,6 +68,22 @@ def _files_of_split(folder: Path, split: str) -> list[Path]:
         return files
     found = f"its splits are {listed(splits)}" if splits else "its files name no split, so they are the split train"
     raise DataError(f"{folder} has no split {split!r}; {found}")
+
+
+def _refuse_several(folder: Path, files: list[Path]) -> None:
+    """More than one dataset, or one in two formats: every task would be there twice."""
+    tops = {file.relative_to(folder).parts[0] for file in files if file.parent != folder}
+    subsets = sorted(top for top in tops if top != "data" and not any(_mentions(top.lower(), w) for w in SPLIT_WORDS))
+    if len(subsets) > 1:
+        raise DataError(f"{folder} holds several datasets, {listed(subsets)}: set subset to one of them")
+    seen: dict[str, Path] = {}
+    for file in files:
+        whole = str(file).removesuffix(".gz").rpartition(".")[0]
+        if other := seen.get(whole):
+            raise DataError(
+                f"{folder} holds {file.name} and {other.name}, the same twice: make source one of the files"
+            )
+        seen[whole] = file
 
 
 def _mentions(name: str, word: str) -> bool:

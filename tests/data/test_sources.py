@@ -89,6 +89,19 @@ def test_subset_is_a_folder(tmp_path: Path, jsonl: Jsonl) -> None:
     assert "no meaning for the single file" in message_of(tmp_path / "set/easy/train.jsonl", subset="easy")
 
 
+def test_several_datasets_in_a_folder_are_not_mixed(tmp_path: Path) -> None:
+    for name in ("main/train.jsonl", "socratic/train.jsonl", "main/test.jsonl"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text('{"prompt": "1"}\n')
+    with pytest.raises(DataError, match='holds several datasets, "main", "socratic": set subset to one of them'):
+        read_source(DataConfig(source=str(tmp_path)))
+    assert len(read_source(DataConfig(source=str(tmp_path), subset="main")).rows) == 1
+    assert len(read_source(DataConfig(source=str(tmp_path), split="test")).rows) == 1
+    (tmp_path / "main" / "train.parquet").write_text("")
+    with pytest.raises(DataError, match=r"train\.parquet and train\.jsonl, the same twice"):
+        read_source(DataConfig(source=str(tmp_path / "main")))
+
+
 def test_a_missing_file_names_its_neighbour(jsonl: Jsonl) -> None:
     assert 'did you mean "tasks.jsonl"?' in message_of(jsonl(*ROWS).replace("tasks", "task"))
 
