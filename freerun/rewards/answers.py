@@ -162,6 +162,10 @@ _REWRITES = [
         (r"(?<=\d)(?:\\[,! ]|~|\{,\}|,\\!)(?=\d{3}(?!\d))", ","),  # thousands, as 1\,000 and 1{,}000 write them
         (r"(?<!\\)\\[,;:! ]|~|\\q?quad(?![A-Za-z])", " "),
         (r"\{,\}", ","),
+        *(
+            (rf"\\(?:text(?:rm)?|mathrm|mbox)\s*\{{\s*{letter}\s*\}}", f" {unit} ")  # what is meant as a unit
+            for letter, unit in (("m", "metre"), ("s", "second"), ("g", "gram"), ("h", "hour"), ("l", "litre"))
+        ),
         (r"\\(?:text(?:bf|rm|it)?|math(?:rm|bf|it|bb)?|mbox|operatorname)\s*\{([^{}]*)\}", r" \1 "),
         (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
         (r"\\frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}"),

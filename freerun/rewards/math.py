@@ -74,7 +74,9 @@ WARM_UP = [
 def _chosen(found: str, right: str) -> str:
     """(C) of (C) 12, where a letter is asked for."""
     choice = re.match(r"\(?(?P<letter>[A-Z])\)(?=\s)", found) if re.fullmatch(r"\(?[A-Z]\)?", right) else None
-    return choice["letter"] if choice else found
+    if choice is None or re.search(r"\b[A-Z]\)|\b(?:or|and|not)\b", found[choice.end() :]):
+        return found
+    return choice["letter"]
 
 
 def same(found: str, right: str) -> bool:
@@ -83,8 +85,11 @@ def same(found: str, right: str) -> bool:
     found, right = _without_names(found, right)
     if _spelled(found) == _spelled(right):
         return True
-    right_quantity = read_quantity(right)
-    quantity = read_quantity(_GLUED.sub(" ", found) if right_quantity else found)
+    quantity, right_quantity = read_quantity(found), read_quantity(right)
+    if right_quantity and not quantity:
+        quantity = read_quantity(_GLUED.sub(" ", found))
+    if quantity and quantity.unit and not right_quantity:
+        right_quantity = read_quantity(_GLUED.sub(" ", right))
     if quantity and right_quantity:
         return quantity.same_as(right_quantity)
     pieces, right_pieces = take_apart(found), take_apart(right)
@@ -98,7 +103,7 @@ def same(found: str, right: str) -> bool:
 
 
 _GLUED = re.compile(r"(?<=\d)(?=[mghsl]$)")
-"""12m, where a number is asked for: metres. Where an expression is, it is a product."""
+"""12m beside a number, or beside 12 metres, is metres; beside an expression it is a product."""
 
 _IN_BASE = re.compile(r"\d_\w")
 """1010_2: math-verify sees a product."""
@@ -115,8 +120,9 @@ def _letters(answer: str) -> str:
 
 _NAME = r"""(?:\\angle\s*|\\triangle\s*|\|)?(?:\\overline\s*\{\s*[A-Z]{2}\s*\}
     |\\(?:alpha|beta|gamma|delta|theta|lambda|mu|phi)
-    |[A-Za-z]'*(?:_\w+|_\{\w+\})?(?:\s?\(\s?[A-Za-z]\s?\))?|[A-Z]{2,4}|[A-Za-z]{3,}(?:\s+[A-Za-z]+)*)\|?"""
-"""x, f(x), a_1, AB, \\angle ABC, \\theta, or words. Not xy, which is a product."""
+    |[A-Za-z]'*(?:_\w+|_\{\s*\w+\s*\})?(?:\s?\^\s?\{\s?-1\s?\})?(?:\s?\([^()=]*\))?
+    |[A-Z]{2,4}|[A-Za-z']{3,}(?:\s+[A-Za-z']+)*)\|?"""
+"""x, f(2), a_1, AB, \\angle ABC, \\theta, or words. Not xy, which is a product."""
 _NAMED = re.compile(rf"\s*(?P<name>{_NAME})\s*(?:=|\\in(?![A-Za-z]))(?P<value>[^=]+)", re.VERBOSE)
 
 
@@ -155,17 +161,14 @@ def _same_in_some_order(found: list[str], right: list[str]) -> bool:
 
 
 def same_value(found: str, right: str) -> bool:
-    """By math-verify, of one expression or equation each. An equation is a value only if all its sides are: 2 + 4 = 6,
-    and not 2x = 6."""
+    """By math-verify, of one expression or equation each."""
     check_tame(found)
     if ("=" in found) != ("=" in right):
-        *before, last = (found if "=" in found else right).split("=")
-        sides = before[1:] if re.fullmatch(rf"\s*{_NAME}\s*", before[0], re.VERBOSE) else before
-        value, other = (last, right) if "=" in found else (found, last)
-        return all(same(side.strip(), last.strip()) for side in sides) and same(value.strip(), other.strip())
+        value = _value_of(found if "=" in found else right)
+        return value is not None and (same(value, right) if "=" in found else same(found, value))
     if len(found) == 1 == len(right):
         return found == right  # math-verify does not tell x from X
-    if (bare := without_unit(found)) != found and same_value(bare, right):
+    if (bare := without_unit(found)) != found and same(bare, right):
         return True
     right = without_unit(right, letters=False)
     ours, theirs = _parse(_in_radians(found)), _parse(_in_radians(right))
@@ -178,6 +181,34 @@ def same_value(found: str, right: str) -> bool:
         for other in ours
         for one in theirs
     )
+
+
+_PROSE = re.compile(r"(?<![A-Za-z\\])(?:[A-Za-z]{3,}|of|in|at|by|to|is|per|[ck]m|kg|ft|lb|hr|mi)(?![A-Za-z])")
+
+
+def _value_of(equation: str) -> str | None:
+    """The last side, where that is what is meant: 2 + 4 = 6, m + n = 6, 3 eggs * 2 = 6. Not 2x = 6, which is still to
+    be solved, or 1 + 1 = 3, which is wrong."""
+    *_, side, last = (part.strip() for part in equation.split("="))
+    if re.fullmatch(_NAME, side, re.VERBOSE) or _PROSE.search(side):
+        return last
+    side = re.sub(r"(?<=\d)\s*x\s*(?=\d)", r"\\cdot ", side)
+    letters = set(re.findall("[A-Za-z]", re.sub(r"\\[A-Za-z]+", "", side)))
+    if len(letters) == 1:
+        return last if same(side, last) else None
+    return None if not letters and _is_another_number(side, last) else last
+
+
+def _is_another_number(side: str, last: str) -> bool:
+    """Than what it is said to be, in so many decimals. What cannot be read is not known to be."""
+    said, computed = read_quantity(last), _parse(side)
+    if said is None or not computed:
+        return False
+    try:
+        off = abs(float(computed[0]) - float(said.value))
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return off > 0.5 * 10.0 ** -(said.places or 0) + 1e-9
 
 
 @lru_cache(maxsize=256)

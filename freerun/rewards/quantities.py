@@ -74,10 +74,13 @@ _UNITS = {
     for name in names.split()
 }
 _UNIT_TEXT = re.compile(r"[A-Za-z¢][A-Za-z.'-]*(?:[ /]+[A-Za-z.'-]+)*(?:\s?\^\s?\{?[23]\}?)?")
-_NO_UNITS = re.compile(
-    r"\b(?:or|and|pi|sqrt|sin|cos|tan|log|ln|not|mod|squared|cubed|factorial|times|plus|minus|over|power|choose|divided|"
-    r"multiplied|half|halves|thirds?|quarters?|fourths?|fifths?|sixths?|eighths?|tenths?|hundredths?|thousandths?)\b"
+_NO_UNITS = re.compile(r"\b(?:or|and|pi|sqrt|sin|cos|tan|log|ln|x|y|z|n|i|e|not|mod)\b")
+_CHANGES = re.compile(
+    r"(?:squared|cubed|factorial|half|halves|thirds?|fourths?|fifths?|sixths?|eighths?|tenths?|hundredths?|thousandths?|"
+    r"to the)\b|(?:times|over|plus|minus|choose|divided by|multiplied by)\s+"
+    r"(?:[b-z]|\d\S*|one|two|three|four|five|six|seven|eight|nine|ten)\b"
 )
+"""At the beginning of what follows a number: words that make it another."""
 
 
 @dataclass(frozen=True)
@@ -146,15 +149,17 @@ def read_quantity(text: str) -> Quantity | None:
 
 def _is_unit(text: str) -> bool:
     """Or any other words that leave a number what it is. A small letter by itself is a factor, unless it is a unit."""
-    if not _UNIT_TEXT.fullmatch(text) or _NO_UNITS.search(text):
+    if not _UNIT_TEXT.fullmatch(text) or _NO_UNITS.search(text) or _CHANGES.match(text):
         return False
-    return not any(len(word) == 1 and word.islower() and word not in _UNITS for word in re.findall("[A-Za-z]+", text))
+    return len(text) > 1 or not text.islower() or text in _UNITS
 
 
 def without_unit(expression: str, letters: bool = True) -> str:
-    """16\\pi of 16\\pi cm^2. Words that are no unit stay; so do single `letters`, if you like: they may be factors."""
-    trailing = re.search(r"\s+(?P<unit>[A-Za-z][A-Za-z. /]*(?:\s?\^\s?\{?[23]\}?)?)$", expression)
-    if not trailing or not _unit(trailing["unit"]) or (len(trailing["unit"]) == 1 and not letters):
+    """16\\pi of 16\\pi cm^2, and of 16\\pi apples. Single `letters` stay, if you like: they may be factors."""
+    trailing = re.search(r"(?<=[\w})\]%!])\s+(?P<unit>[A-Za-z][A-Za-z. /]*(?:\s?\^\s?\{?[23]\}?)?)$", expression)
+    if not trailing or (len(trailing["unit"]) == 1 and not letters):
+        return expression
+    if not _unit(trailing["unit"]) and not (len(trailing["unit"]) > 2 and _is_unit(trailing["unit"])):
         return expression
     return expression[: trailing.start()]
 
