@@ -29,7 +29,9 @@ def visible_gpus() -> list[Gpu]:
 def are_untold() -> bool:
     """Whether there are GPUs of which the driver's tool does not tell how much memory is theirs: parts of one (MIG), or
     such as share the machine's."""
-    return bool(_listed()) and os.environ.get(_VISIBLE, "all") != "" and not visible_gpus()
+    first, listed = os.environ.get(_VISIBLE, "0").split(",")[0].strip(), _listed()
+    told = [index for index, *_ in _fields(listed)]
+    return bool(told) and not chosen(listed, os.environ.get(_VISIBLE)) and (first.startswith("MIG-") or first in told)
 
 
 def _listed() -> str:
@@ -53,8 +55,7 @@ def name_by_uuid() -> None:
 def chosen(listed: str, names: str | None) -> list[Gpu]:
     """As CUDA reads that variable: indices or beginnings of uuids, up to the first that names no GPU."""
     gpus: dict[str, Gpu] = {}
-    for line in listed.strip().splitlines():
-        index, uuid, name, total, free = (field.strip() for field in line.split(","))
+    for index, uuid, name, total, free in _fields(listed):
         if total.isdigit() and free.isdigit():  # else its memory is the machine's, and not to be divided
             gpus[index] = Gpu(uuid, name, int(total) * 2**20, int(free) * 2**20)
     if names is None:
@@ -66,3 +67,9 @@ def chosen(listed: str, names: str | None) -> list[Gpu]:
             break
         found.append(match[0])
     return found
+
+
+def _fields(listed: str) -> list[tuple[str, str, str, str, str]]:
+    """Of each GPU; a name may hold commas."""
+    lines = [[field.strip() for field in line.split(",")] for line in listed.strip().splitlines()]
+    return [(f[0], f[1], ",".join(f[2:-2]), f[-2], f[-1]) for f in lines if len(f) >= 5]

@@ -68,6 +68,11 @@ def driver_says(listed: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (LISTED, "MIG-1234", True),
         ("0, GPU-aaa, GB10, [N/A], [N/A]\n", None, True),
         ("", None, False),
+        (LISTED, "-1", False),
+        (LISTED, "NoDevFiles", False),
+        (LISTED, "7", False),
+        ("No devices were found\n", None, False),
+        ("0, GPU-aaa, GB10, Rev. 2, [N/A], [N/A]\n", "0", True),
     ],
 )
 def test_gpus_whose_memory_nobody_tells_are_noticed(
