@@ -18,7 +18,7 @@ from freerun.control.ledger import Ledger
 from freerun.control.observer import Observer
 from freerun.control.state import ControlState
 from freerun.control.stock import Stock
-from freerun.control.waiting import LAST_STEP_S, background, patiently, together, unbroken
+from freerun.control.waiting import FAILING_S, LAST_STEP_S, background, patiently, together, unbroken
 from freerun.core import Batch, EngineError, FreerunError, Group, Released, Sample, Task, Version
 from freerun.core.nouns import NOT_SAMPLED
 from freerun.engines.base import Client, Engine, Load
@@ -72,6 +72,8 @@ class Run:
     """Groups without signal."""
     nothing_left: bool = False
     """To learn from the data: nothing more is dealt."""
+    failing: bool = False
+    """Generation has failed, and the run ends: the step it is in may take its time."""
 
     def __post_init__(self) -> None:
         self.version = self.begins.version
@@ -102,6 +104,10 @@ class Run:
             tally=self.ledger.tally,
         )
 
+    def last_step_s(self) -> float:
+        """How long the step that it is in may still take when the run is ended."""
+        return FAILING_S if self.failing else LAST_STEP_S
+
     @property
     def max_load(self) -> int:
         """Samples to keep the engines at: what they can run, and an eighth more to refill from at once."""
@@ -121,7 +127,7 @@ async def train(run: Run) -> None:
                 batch, masked_tokens = await next_batch(run, step)
                 if not batch.groups:
                     break
-                await unbroken(learn(run, batch, masked_tokens), LAST_STEP_S)
+                await unbroken(learn(run, batch, masked_tokens), run.last_step_s)
             await run.delivered.wait()
     finally:
         for group in run.admission.outstanding:
@@ -134,18 +140,22 @@ async def produce(run: Run) -> None:
     Consumes tasks; produces judged groups in the buffer. Waits for room in the engines and in the stock, and for a
     ticket; is unblocked by the end of a sample, a step's beginning or end, a drop.
     """
-    async with asyncio.TaskGroup() as going:
-        for task in run.tasks:
-            if run.nothing_left:
-                break
-            await run.load.at_most(run.max_load - run.group_size)
-            await run.buffer.room()
-            ticket = await run.admission.acquire(run.group_size)
-            run.tasks.dealt(ticket.group)
-            run.ledger.admitted(ticket.group, task.id, ticket.samples, ticket.version)
-            run.buffer.expect(ticket.group, ticket.version)
-            run.load.add(run.group_size)
-            going.create_task(answer(run, task, ticket))
+    try:
+        async with asyncio.TaskGroup() as going:
+            for task in run.tasks:
+                if run.nothing_left:
+                    break
+                await run.load.at_most(run.max_load - run.group_size)
+                await run.buffer.room()
+                ticket = await run.admission.acquire(run.group_size)
+                run.tasks.dealt(ticket.group)
+                run.ledger.admitted(ticket.group, task.id, ticket.samples, ticket.version)
+                run.buffer.expect(ticket.group, ticket.version)
+                run.load.add(run.group_size)
+                going.create_task(answer(run, task, ticket))
+    except Exception:
+        run.failing = True
+        raise
     run.buffer.end()
 
 

@@ -28,7 +28,7 @@ async def sft(
         await stepped(await trainer.sft(batch))
 
     for step, batch in zip(range(begins + 1, config.steps + 1), batches, strict=False):
-        await unbroken(learn(batch), LAST_STEP_S)
+        await unbroken(learn(batch), lambda: LAST_STEP_S)
         if evaluator and config.until is not None and (step % config.check_every == 0 or step == config.steps):
             await evaluator.engine.update_weights(await trainer.publish())
             evaluation = await evaluator.evaluate()

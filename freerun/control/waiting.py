@@ -9,6 +9,8 @@ T = TypeVar("T")
 
 LAST_STEP_S = 1.0
 """How long an interrupted run may take to finish the step it is in, so that what it saves belongs together."""
+FAILING_S = 20.0
+"""The same for a run that ends by a failure of its own: nobody waits at a terminal."""
 
 
 async def patiently(work: Coroutine[Any, Any, T], what: str, patience_s: float, say: Callable[[str], None]) -> T:
@@ -24,8 +26,9 @@ async def patiently(work: Coroutine[Any, Any, T], what: str, patience_s: float, 
         task.cancel()
 
 
-async def unbroken(work: Coroutine[Any, Any, T], grace_s: float) -> T:
-    """Await `work`, which should not be left half done: cancelled, it may still come to its end for `grace_s` seconds.
+async def unbroken(work: Coroutine[Any, Any, T], grace_s: Callable[[], float]) -> T:
+    """Await `work`, which should not be left half done: cancelled, it may still come to its end for `grace_s` seconds,
+    as asked for then.
 
     If it fails in that time, its failure is raised instead.
     """
@@ -33,7 +36,7 @@ async def unbroken(work: Coroutine[Any, Any, T], grace_s: float) -> T:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.wait({task}, timeout=grace_s)
+        await asyncio.wait({task}, timeout=grace_s())
         if task.done() and not task.cancelled():
             task.result()
         raise

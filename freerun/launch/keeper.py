@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 from freerun.control.state import ControlState
-from freerun.control.waiting import patiently
+from freerun.control.waiting import FAILING_S, patiently
 from freerun.core import FreerunError, TrainerError
 from freerun.launch.recorder import Recorder
 from freerun.observe.folder import RunFolder
@@ -19,8 +19,6 @@ from freerun.train.base import Trainer
 
 _LAST_SAVE_S = 2.5
 """How long an interrupted run may take to save what it has: Ctrl-C ends everything within five seconds."""
-_AFTER_FAILURE_S = 20.0
-"""The same, when a run ends by an error of its own: nobody waits at a terminal, but the trainer may be what failed."""
 
 
 class Keeper:
@@ -71,7 +69,7 @@ async def saved(*saves: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
         yield
     except (asyncio.CancelledError, FreerunError) as end:
         with suppress(TimeoutError):
-            async with asyncio.timeout(_AFTER_FAILURE_S if isinstance(end, FreerunError) else _LAST_SAVE_S):
+            async with asyncio.timeout(FAILING_S if isinstance(end, FreerunError) else _LAST_SAVE_S):
                 for save in saves:
                     with suppress(TrainerError):
                         await save()

@@ -75,6 +75,8 @@ class Learner:
         )
         self._entropy = math.inf
         self.version: Version = 0
+        self.whole = True
+        """These are a version's weights, not those in the middle of a step."""
 
     @classmethod
     def from_folder(cls, folder: Path, config: TrainConfig, *args: Any) -> "Learner":
@@ -110,7 +112,7 @@ class Learner:
             for minibatch in plan[1:]:
                 self._optimize(self._backward(minibatch, diagnostics), diagnostics)
         phases.end("learn")
-        self.version += 1
+        self.version, self.whole = self.version + 1, True
         computed = sum(len(micro.tokens_T) for minibatch in plan for micro in minibatch)
         result = diagnostics.result()
         self._entropy = result.get("entropy", self._entropy)
@@ -355,7 +357,10 @@ class Learner:
             return self._forget_gradients()
         if self._critic:
             self._critic.optimize(self._lr)
-        return diagnostics.optimizer_step(self.policy.optimize(self._lr, kept_share), self._lr)
+            self.whole = False
+        grad_norm = self.policy.optimize(self._lr, kept_share)
+        self.whole = False
+        return diagnostics.optimizer_step(grad_norm, self._lr)
 
 
 def _copy(decoder: Decoder, dtype: torch.dtype) -> Decoder:

@@ -79,12 +79,18 @@ class Worker:
         return self._publisher.publish(self._learner.version, tensors) if self._publisher else None
 
     def save(self, folder: str) -> None:
+        self._refuse_half_a_step()
         self._learner.save(Path(folder), like=self._folder)
 
     def checkpoint(self, wanted: Checkpoint) -> None:
         if wanted.version != self._learner.version:
             raise TrainerError(f"version {wanted.version} is gone: the trainer is at {self._learner.version}")
+        self._refuse_half_a_step()
         self._checkpoints.begin(self._learner, Path(wanted.folder), wanted.control)
+
+    def _refuse_half_a_step(self) -> None:
+        if not self._learner.whole:
+            raise TrainerError(f"version {self._learner.version} is gone: the step after it failed half-way")
 
     def written(self, _: None) -> None:
         self._checkpoints.finish()

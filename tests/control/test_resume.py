@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from freerun.control.dealer import Dealer
 from freerun.control.state import ControlState, read_state
 from freerun.control.waiting import unbroken
-from freerun.core import Batch, ConfigError, Released, Task
+from freerun.core import Batch, ConfigError, Released, RewardError, Task
 from freerun.data.stream import Position, TaskStream
+from freerun.rewards.base import Verdict
 from freerun.train.base import StepResult
 from tests.control.test_promises import ScriptedTrainer, World, audit
 from tests.fakeclock import run_fast
@@ -180,13 +181,29 @@ def test_a_state_that_cannot_be_read_says_so(tmp_path: Path) -> None:
         read_state(file)
 
 
+class JudgeGone(World):
+    async def judge(self, task: Task, text: str) -> Verdict:
+        if len(self.batches) > 3:
+            raise RewardError("the judge is gone")
+        return await super().judge(task, text)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_run_that_fails_in_the_middle_of_a_step_ends_the_step_first(seed: int) -> None:
+    """Or there would be no version to save."""
+    world = JudgeGone(seed, steps=50, max_staleness=4, step_s=8.0)
+    with pytest.raises(RewardError, match="gone"):
+        run_fast(world.go())
+    assert len(world.batches) == world.run.version == world.trainer.version
+
+
 def test_a_step_that_fails_while_the_run_ends_is_the_cause() -> None:
     async def fails() -> None:
         await asyncio.sleep(0.5)
         raise ZeroDivisionError
 
     async def interrupted() -> None:
-        step = asyncio.create_task(unbroken(fails(), grace_s=1.0))
+        step = asyncio.create_task(unbroken(fails(), lambda: 1.0))
         await asyncio.sleep(0.1)
         step.cancel()
         with pytest.raises(ZeroDivisionError):

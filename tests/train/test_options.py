@@ -13,6 +13,8 @@ from freerun.train.diagnostics import Diagnostics, Health
 from freerun.train.learner import Learner
 from freerun.train.losses.presets import PRESETS
 from freerun.train.packing import Packed
+from freerun.train.protocol import Checkpoint
+from freerun.train.worker import Worker
 from tests.tiny import tiny_decoder
 from tests.train.test_learner import plain_logprobs, random_batch
 
@@ -189,6 +191,31 @@ def test_corrections_that_would_do_nothing_are_refused() -> None:
         TrainConfig.model_validate({**options, "corrections": []})
         TrainConfig.model_validate({"corrections": ["icepop"]} | options | {"proximal": "recompute"})
     assert {name: p.proximal for name, p in PRESETS.items() if p.proximal != "recompute"} == _PROXIMAL
+
+
+def test_half_a_step_is_not_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of two minibatches fails. Until the first was learned from, the weights are the version's."""
+    for fails_at, whole in ((1, True), (2, False)):
+        who = learner(minibatches=2)
+        done: list[int] = []
+        real = who.policy.optimize
+
+        def optimize(*arguments: Any, real: Any = real, done: list[int] = done, fails_at: int = fails_at) -> float:
+            done.append(1)
+            if len(done) == fails_at:
+                raise TrainerError("the gradient is not finite")
+            return float(real(*arguments))
+
+        monkeypatch.setattr(who.policy, "optimize", optimize)
+        with pytest.raises(TrainerError, match="not finite"):
+            who.step(random_batch(1))
+        assert (who.version, who.whole) == (0, whole)
+    worker = Worker.__new__(Worker)
+    worker._learner = who
+    with pytest.raises(TrainerError, match="the step after it failed half-way"):
+        worker.save("nowhere")
+    with pytest.raises(TrainerError, match="the step after it failed half-way"):
+        worker.checkpoint(Checkpoint(0, "nowhere", ""))
 
 
 def test_lora_trains_the_adapter_alone_and_is_saved_both_ways(tmp_path: Path) -> None:
