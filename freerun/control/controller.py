@@ -73,7 +73,7 @@ class Run:
     nothing_left: bool = False
     """To learn from the data: nothing more is dealt."""
     failing: bool = False
-    """Generation has failed, and the run ends: the step it is in may take its time."""
+    """Generation or judging has failed, and the run ends: the step it is in may take its time."""
 
     def __post_init__(self) -> None:
         self.version = self.begins.version
@@ -122,7 +122,7 @@ async def train(run: Run) -> None:
     Invariant: what runs or waits never exceeds what the staleness bound admits, so nothing is trained on too stale.
     """
     try:
-        async with background(produce(run)), background(deliver(run)):
+        async with background(noticed(run, produce(run))), background(deliver(run)):
             for step in range(run.version, run.config.steps):
                 batch, masked_tokens = await next_batch(run, step)
                 if not batch.groups:
@@ -140,23 +140,28 @@ async def produce(run: Run) -> None:
     Consumes tasks; produces judged groups in the buffer. Waits for room in the engines and in the stock, and for a
     ticket; is unblocked by the end of a sample, a step's beginning or end, a drop.
     """
+    async with asyncio.TaskGroup() as going:
+        for task in run.tasks:
+            if run.nothing_left:
+                break
+            await run.load.at_most(run.max_load - run.group_size)
+            await run.buffer.room()
+            ticket = await run.admission.acquire(run.group_size)
+            run.tasks.dealt(ticket.group)
+            run.ledger.admitted(ticket.group, task.id, ticket.samples, ticket.version)
+            run.buffer.expect(ticket.group, ticket.version)
+            run.load.add(run.group_size)
+            going.create_task(answer(run, task, ticket))
+    run.buffer.end()
+
+
+async def noticed(run: Run, generation: Coroutine[Any, Any, None]) -> None:
+    """Should it fail, engines and trainer are most likely well: the run then ends its step before it ends."""
     try:
-        async with asyncio.TaskGroup() as going:
-            for task in run.tasks:
-                if run.nothing_left:
-                    break
-                await run.load.at_most(run.max_load - run.group_size)
-                await run.buffer.room()
-                ticket = await run.admission.acquire(run.group_size)
-                run.tasks.dealt(ticket.group)
-                run.ledger.admitted(ticket.group, task.id, ticket.samples, ticket.version)
-                run.buffer.expect(ticket.group, ticket.version)
-                run.load.add(run.group_size)
-                going.create_task(answer(run, task, ticket))
+        await generation
     except Exception:
         run.failing = True
         raise
-    run.buffer.end()
 
 
 async def answer(run: Run, task: Task, ticket: Ticket) -> None:
