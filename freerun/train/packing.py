@@ -4,10 +4,11 @@ Shapes: S sequences; T their tokens in a row, without prompts that are there alr
 loss).
 """
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapreplace
-from itertools import chain, count
+from itertools import chain
 
 import numpy as np
 import torch
@@ -20,20 +21,72 @@ def micro_batches(lengths: Sequence[int], capacity: int, multiple: int = 1) -> l
     """Which sequences (or bundles) go together, so that all have about as many tokens, and none more than `capacity`.
 
     Longest first, each joins the micro-batch that holds the fewest tokens. There are as many as all tokens need, and
-    more where that does not do; a `multiple` of some number, which may leave some empty. A sequence longer than the
-    capacity is alone.
+    more where that does not do, but never more than first-fit decreasing or the paper's Algorithm 1 need, which fill
+    one after another. Their number is a `multiple` of some number, which may leave some empty. A sequence longer than
+    the capacity is alone.
     """
     by_length = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-    needed = -(-sum(lengths) // capacity)
-    for number in count(needed + -needed % multiple, multiple):
-        batches: list[list[int]] = [[] for _ in range(number)]
-        emptiest = [(0, batch) for batch in range(number)]
-        for index in by_length:
-            used, batch = emptiest[0]
-            batches[batch].append(index)
-            heapreplace(emptiest, (used + lengths[index], batch))
-        if all(used <= capacity or len(batches[batch]) == 1 for used, batch in emptiest):
-            break
+    alone = [[i] for i in by_length if lengths[i] > capacity]
+    others = by_length[len(alone) :]
+
+    def rounded(number: int) -> int:
+        return number + -(number + len(alone)) % multiple
+
+    def fits(number: int) -> bool:
+        return all(sum(lengths[i] for i in batch) <= capacity for batch in _evenly(others, lengths, number))
+
+    least = rounded(-(-sum(lengths[i] for i in others) // capacity))
+    if fits(least):
+        return alone + _evenly(others, lengths, least)
+    fewest = min((fill(others, lengths, capacity) for fill in (_first_fit, _fewest_first)), key=len)
+    numbers = range(least, rounded(len(fewest)) + 1, multiple)
+    place = bisect_left(numbers, True, key=fits)
+    if place < len(numbers):
+        return alone + _evenly(others, lengths, numbers[place])
+    return alone + fewest + [[] for _ in range(numbers[-1] - len(fewest))]
+
+
+def _evenly(order: Sequence[int], lengths: Sequence[int], number: int) -> list[list[int]]:
+    """Each in turn joins the one of `number` that holds the fewest tokens."""
+    batches: list[list[int]] = [[] for _ in range(number)]
+    emptiest = [(0, batch) for batch in range(number)]
+    for index in order:
+        used, batch = emptiest[0]
+        batches[batch].append(index)
+        heapreplace(emptiest, (used + lengths[index], batch))
+    return batches
+
+
+def _first_fit(order: Sequence[int], lengths: Sequence[int], capacity: int) -> list[list[int]]:
+    """Each in turn joins the first that has room for it."""
+    return _filled(order, lengths, capacity, lambda room, _: np.zeros_like(room))
+
+
+def _fewest_first(order: Sequence[int], lengths: Sequence[int], capacity: int) -> list[list[int]]:
+    """The paper's Algorithm 1: each in turn joins the one with the fewest sequences of those that have room for it."""
+    return _filled(order, lengths, capacity, lambda room, held: held * (capacity + 1) - room)
+
+
+def _filled(
+    order: Sequence[int],
+    lengths: Sequence[int],
+    capacity: int,
+    cost: Callable[[np.ndarray, np.ndarray], np.ndarray],
+) -> list[list[int]]:
+    """Each in turn joins the cheapest of those with room for it; where there is none, it begins another."""
+    batches: list[list[int]] = []
+    room, held = np.full(len(order), capacity), np.zeros(len(order), int)
+    for index in order:
+        begun = slice(0, len(batches))
+        fits = room[begun] >= lengths[index]
+        if fits.any():
+            batch = int(np.argmin(np.where(fits, cost(room[begun], held[begun]), np.iinfo(int).max)))
+        else:
+            batch = len(batches)
+            batches.append([])
+        batches[batch].append(index)
+        room[batch] -= lengths[index]
+        held[batch] += 1
     return batches
 
 
@@ -102,7 +155,9 @@ class Packed:
     proximal_A: Tensor | None = None
     """Log-probabilities by the weights before the step, where they had to be computed."""
     reference_A: Tensor | None = None
-    """Log-probabilities by the model that training began with, where it matters."""
+    """Log-probabilities by the model that training began with, where the loss needs them."""
+    penalty_A: Tensor | None = None
+    """What each token's divergence from that model takes from the reward, where that is by token."""
     values_A: Tensor | None = None
     """The critic's, before the step."""
     returns_A: Tensor | None = None
