@@ -26,11 +26,10 @@ class Diagnostics:
         self._largest: dict[str, Tensor] = {}
         self._by_age: Tensor | None = None
         self._optimizer_steps: list[tuple[float, float]] = []
+        self._losses: list[float] = []
 
     @torch.no_grad()
-    def micro_batch(
-        self, tokens: Tokens, entropy_A: Tensor, loss: TokenLoss, correction: Correction, total: Tensor
-    ) -> None:
+    def micro_batch(self, tokens: Tokens, entropy_A: Tensor, loss: TokenLoss, correction: Correction) -> None:
         self._add(
             tokens=torch.ones_like(entropy_A),
             entropy=entropy_A,
@@ -39,7 +38,6 @@ class Diagnostics:
             behavior_capped_share=correction.capped_A,
             kept_share=correction.kept_A,
         )
-        self._add(loss=total)
 
     @torch.no_grad()
     def drift(self, before_A: Tensor, behavior_A: Tensor, staleness_A: Tensor) -> None:
@@ -78,6 +76,10 @@ class Diagnostics:
         """The weights are no longer those before the step."""
         return bool(self._optimizer_steps)
 
+    def minibatch(self, loss: float) -> None:
+        """The loss that its gradient is of: over what the corrections kept, on all ranks."""
+        self._losses.append(loss)
+
     def optimizer_step(self, grad_norm: float, lr: float) -> None:
         self._optimizer_steps.append((grad_norm, lr))
 
@@ -92,7 +94,7 @@ class Diagnostics:
         sums = dict(zip(names, summed, strict=True))
         tops = self._ranks.max(torch.stack(list(self._largest.values()))).tolist()
         largest = dict(zip(self._largest, tops, strict=True))
-        tokens, loss, steps = sums.pop("tokens"), sums.pop("loss"), len(self._optimizer_steps)
+        tokens, steps = sums.pop("tokens"), len(self._optimizer_steps)
         compared, fresh, squares = (sums.pop(name) for name in ("compared", "fresh", "behavior_ratio_squared"))
         off = {name: sums.pop(name) for name in ("engine_mismatch", "engine_mismatch_kl")}
         drift = {name: sums.pop(name) / compared for name in ("behavior_ratio", "behavior_kl")}
@@ -105,7 +107,8 @@ class Diagnostics:
         if steps:
             means["grad_norm"] = sum(norm for norm, _ in self._optimizer_steps) / steps
             means["lr"] = self._optimizer_steps[-1][1]
-        return means | largest | self._ages() | {"loss": loss / max(steps, 1), "tokens": tokens}
+        loss = sum(self._losses) / len(self._losses)
+        return means | largest | self._ages() | {"loss": loss, "tokens": tokens}
 
     def _ages(self) -> dict[str, float]:
         """The mean ratio of the weights before the step to behaviour, by staleness."""

@@ -9,7 +9,9 @@ import math
 import random
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +21,14 @@ from torch import Tensor
 from freerun.core import Batch, Sample, TrainerError, Version
 from freerun.models.checkpoint import load_decoder, save_tensors
 from freerun.models.decoder import Decoder
-from freerun.train.advantages import advantages, overlong_penalty
+from freerun.train.advantages import EPSILON, advantages, overlong_penalty
 from freerun.train.base import StepResult
 from freerun.train.budget import Passes, micro_batch_budget
 from freerun.train.config import TrainConfig
 from freerun.train.diagnostics import Diagnostics, Health
 from freerun.train.gae import gae, value_loss
 from freerun.train.losses.average import sequence_weights
-from freerun.train.losses.base import Tokens
+from freerun.train.losses.base import Tokens, sequence_sum
 from freerun.train.losses.corrections import correct
 from freerun.train.losses.kl import kl_estimate
 from freerun.train.losses.presets import bounds, resolve
@@ -97,50 +99,63 @@ class Learner:
             raise TrainerError(f"a batch for version {batch.version} came to a trainer at version {self.version}")
         if any(sample.reward is None for sample in batch.samples):
             raise TrainerError("a sample without a reward came to the trainer")
-        return self._passes.fitting(lambda: self._try_step(batch), undo=self._forget_gradients)
+        with self._without_gradients_left():
+            begun = self._passes.fitting(lambda: self._begin(batch), undo=self._forget_gradients)
+            with self._passes.for_good():
+                return self._complete(begun, batch)
 
-    def _try_step(self, batch: Batch) -> StepResult:
-        """It may be tried again while nothing is learned yet: until the first minibatch has its gradient."""
+    def _begin(self, batch: Batch) -> "Begun":
+        """As far as it may be tried again: until the first minibatch has its gradient, nothing is learned."""
         phases, speed = Phases(), Speed(self._shape, self._device, self._ranks.size)
         diagnostics = Diagnostics(self.version, self._ranks)
         plan = self._plan(batch)
         self._before_the_step(plan, batch, diagnostics)
         phases.end("proximal")
-        kept_share = self._backward(plan[0], diagnostics) if plan else 0.0
-        with self._passes.for_good():
-            self._optimize(kept_share, diagnostics)
-            for minibatch in plan[1:]:
-                self._optimize(self._backward(minibatch, diagnostics), diagnostics)
+        kept_share = self._backward(plan[0], diagnostics) if plan else None
+        return Begun(plan, kept_share, diagnostics, phases, speed)
+
+    def _complete(self, begun: "Begun", batch: Batch) -> StepResult:
+        """Learn from the first gradient, then from the other minibatches. None of it can be done twice."""
+        diagnostics, phases = begun.diagnostics, begun.phases
+        if begun.kept_share is not None:
+            self._optimize(begun.kept_share, diagnostics)
+        for minibatch in begun.plan[1:]:
+            self._optimize(self._backward(minibatch, diagnostics), diagnostics)
         phases.end("learn")
         self.version, self.whole = self.version + 1, True
-        computed = sum(len(micro.tokens_T) for minibatch in plan for micro in minibatch)
+        computed = sum(len(micro.tokens_T) for minibatch in begun.plan for micro in minibatch)
         result = diagnostics.result()
         self._entropy = result.get("entropy", self._entropy)
-        metrics = result | speed.of([s.tokens for s in batch.samples], computed, phases.ended)
+        metrics = result | begun.speed.of([s.tokens for s in batch.samples], computed, phases.ended)
         warnings = self._passes.take_notes() + self._health.warnings(metrics)
         return StepResult(self.version, metrics, phases.ended, warnings)
 
     def sft(self, examples: Sequence[Sample]) -> StepResult:
         """Supervised learning on the answers, the mean over their tokens."""
-        return self._passes.fitting(lambda: self._try_sft(examples), undo=self._forget_gradients)
-
-    def _try_sft(self, examples: Sequence[Sample]) -> StepResult:
         phases = Phases()
-        trained = [num_trained(example) for example in examples]
-        weights = sequence_weights(trained, "token", self._longest)
+        with self._without_gradients_left():
+            total = self._passes.fitting(lambda: self._sft_backward(examples), undo=self._forget_gradients)
+            lr = self._lr
+            with self._passes.for_good():
+                grad_norm = self.policy.clip()
+                self.policy.apply(lr)
+                loss = self._ranks.sum(total).item()
+        phases.end("learn")
+        self.version += 1
+        tokens = sum(num_trained(example) for example in examples)
+        metrics = {"loss": loss, "grad_norm": grad_norm, "lr": lr, "tokens": float(tokens)}
+        return StepResult(self.version, metrics, phases.ended, self._passes.take_notes())
+
+    def _sft_backward(self, examples: Sequence[Sample]) -> Tensor:
+        """The gradient; this rank's part of the loss."""
+        weights = sequence_weights([num_trained(example) for example in examples], "token", self._longest)
         total = torch.zeros((), device=self._device)
         for micro in self._packed(list(range(len(examples))), examples, [0.0] * len(examples), weights):
             logprobs_A, _ = self.policy(micro)
             loss = -(micro.weights_A * logprobs_A).sum()
             torch.autograd.backward(loss)
             total += loss.detach()
-        lr = self._lr
-        with self._passes.for_good():
-            metrics = {"grad_norm": self.policy.optimize(lr), "lr": lr, "tokens": float(sum(trained))}
-        phases.end("learn")
-        self.version += 1
-        loss = {"loss": self._ranks.sum(total).item()}
-        return StepResult(self.version, loss | metrics, phases.ended, self._passes.take_notes())
+        return total
 
     @torch.no_grad()
     def score(self, samples: Sequence[Sample]) -> list[list[float]]:
@@ -219,38 +234,52 @@ class Learner:
             yield packed.to(self._device)
 
     def _advantages(self, batch: Batch) -> list[float]:
-        """One a sample. With a critic, what is taken from the reward here counts there: see `_before_the_step`."""
+        """One a sample; where they are by token, the reward: see `_estimate`."""
+        rewards = self._rewards(batch.samples)
+        if self._by_token:
+            return rewards
         groups = [group.id for group in batch.groups for _ in group.samples]
-        if self._critic:
-            return self._rewards(batch.samples)
-        return advantages(self._rewards(batch.samples), groups, self._objective.advantages)
+        return advantages(rewards, groups, self._objective.advantages)
+
+    @property
+    def _by_token(self) -> bool:
+        """Whether the tokens of an answer have advantages of their own: by a critic, or by what is still to come of the
+        penalty for parting from the reference (REINFORCE++). Within groups whole answers are compared."""
+        return self._critic is not None or (self._penalises and self._objective.advantages == "batch")
+
+    @property
+    def _penalises(self) -> bool:
+        """Whether parting from the reference is taken from the reward."""
+        return self._reference is not None and self._config.kl_in == "reward"
 
     def _rewards(self, samples: Sequence[Sample]) -> list[float]:
-        """As judged, less what long answers and parting from the reference cost."""
+        """As judged, less what long answers cost, and what parting from the reference does if that is by answer."""
         config = self._config
         rewards = [
             (sample.reward or 0.0)
             + config.overlong_penalty * overlong_penalty(sample.num_sampled, self._longest, config.overlong_tokens)
             for sample in samples
         ]
-        if self._reference is None or config.kl_in == "loss":
+        if not self._penalises or self._by_token:
             return rewards
         return [reward - cost for reward, cost in zip(rewards, self._kl_costs(samples), strict=True)]
 
     @torch.no_grad()
     def _kl_costs(self, samples: Sequence[Sample]) -> list[float]:
         """Of each sample, the divergence from the reference, summed over its tokens. Every rank does all of them."""
-        assert self._reference is not None
         costs = [0.0] * len(samples)
         order = [i for i, sample in enumerate(samples) if num_trained(sample)]
         for indices in _within(order, [len(s.tokens) for s in samples], self._passes.tokens):
             micro = pack([samples[i] for i in indices]).to(self._device)
-            policy_A, reference_A = self.policy(micro)[0], self._reference(micro)[0]
-            cost_A = kl_estimate(self._config.kl, policy_A, reference_A)
-            sums = cost_A.new_zeros(len(indices)).index_add(0, micro.sequence_A, cost_A).tolist()
-            for i, total in zip(indices, sums, strict=True):
-                costs[i] = self._config.kl_coef * total
+            cost_A = self._kl_cost(micro, self.policy(micro)[0])
+            for i, total in zip(indices, sequence_sum(cost_A, micro.sequence_A, len(indices)).tolist(), strict=True):
+                costs[i] = total
         return costs
+
+    def _kl_cost(self, micro: Packed, before_A: Tensor) -> Tensor:
+        """What each token's divergence from the reference costs, by the weights before the step."""
+        assert self._reference is not None
+        return self._config.kl_coef * kl_estimate(self._config.kl, before_A, self._reference(micro)[0])
 
     @torch.no_grad()
     def _before_the_step(self, plan: list[list[Packed]], batch: Batch, diagnostics: Diagnostics) -> None:
@@ -265,39 +294,43 @@ class Learner:
                 micro.proximal_A = self.policy(micro)[0]
             if self._reference and self._config.kl_in == "loss":
                 micro.reference_A = self._reference(micro)[0]
+            if self._penalises and self._by_token:
+                before_A = self.policy(micro)[0] if micro.proximal_A is None else micro.proximal_A
+                micro.penalty_A = self._kl_cost(micro, before_A)
             if self._critic:
                 micro.values_A = self._critic(micro)
-        if self._critic and plan:
-            self._value(plan)
+        if self._by_token and plan:
+            self._estimate(plan)
 
-    def _value(self, plan: list[list[Packed]]) -> None:
-        """Advantages by token from the critic's values, normalised over the batch."""
+    def _estimate(self, plan: list[list[Packed]]) -> None:
+        """Advantages by token, normalised over the batch's tokens: by the critic's values, or without one the reward
+        less all that is still to come of the penalty."""
         every = [micro for minibatch in plan for micro in minibatch]
+        gamma, lam = (self._config.gamma, self._config.gae_lambda) if self._critic else (1.0, 1.0)
         moments = torch.zeros(3, device=self._device, dtype=torch.float64)
         for micro in every:
-            assert micro.values_A is not None
             rewards_S = micro.advantages_A.new_zeros(micro.num_sequences)
             rewards_S[micro.sequence_A] = micro.advantages_A  # until here they hold the reward
-            config = self._config
-            micro.advantages_A, micro.returns_A = gae(
-                micro.values_A, rewards_S, micro.sequence_A, config.gamma, config.gae_lambda
-            )
+            values_A = torch.zeros_like(micro.advantages_A) if micro.values_A is None else micro.values_A
+            penalty_A = None if micro.penalty_A is None else -micro.penalty_A
+            micro.advantages_A, micro.returns_A = gae(values_A, rewards_S, micro.sequence_A, gamma, lam, penalty_A)
             moments += torch.stack([(micro.advantages_A.double() ** power).sum() for power in range(3)])
         count, total, squares = self._ranks.sum(moments).tolist()
         spread = max(squares / count - (total / count) ** 2, 0.0) ** 0.5
         for micro in every:
-            micro.advantages_A = (micro.advantages_A - total / count) / (spread + 1e-6)
+            micro.advantages_A = (micro.advantages_A - total / count) / (spread + EPSILON)
 
     def _backward(self, minibatch: list[Packed], diagnostics: Diagnostics) -> float:
         """The minibatch's gradient; how much of its weight was kept by the corrections."""
-        weights = torch.zeros(2, device=self._device, dtype=torch.float64)
+        sums = torch.zeros(3, device=self._device, dtype=torch.float64)
         for micro in minibatch:
-            weights += self._rl_backward(micro, diagnostics)
-        kept, total = self._ranks.sum(weights).tolist()
+            sums += self._rl_backward(micro, diagnostics)
+        kept, total, loss = self._ranks.sum(sums).tolist()
+        diagnostics.minibatch(loss / (kept / total) if kept else 0.0)
         return float(kept / total)
 
     def _rl_backward(self, micro: Packed, diagnostics: Diagnostics) -> Tensor:
-        """One micro-batch. The weight of its tokens that were kept, and of all."""
+        """One micro-batch. The weight of its tokens that were kept, that of all, and its part of the loss."""
         policy_A, entropy_A = self.policy(micro)
         tokens = self._tokens(micro, policy_A)
         loss = self._objective.loss(tokens, self._objective.clip)
@@ -316,11 +349,12 @@ class Learner:
         torch.autograd.backward(total)
         if self._critic:
             self._critic_backward(micro, diagnostics)
-        diagnostics.micro_batch(tokens, entropy_A, loss, correction, total.detach())
+        diagnostics.micro_batch(tokens, entropy_A, loss, correction)
         before_A = micro.proximal_A if diagnostics.has_learned else policy_A.detach()
         if before_A is not None:
             diagnostics.drift(before_A, micro.behavior_A, tokens.staleness_A)
-        return torch.stack([(micro.weights_A * correction.kept_A).sum(), micro.weights_A.sum()]).detach().double()
+        kept = (micro.weights_A * correction.kept_A).sum()
+        return torch.stack([kept, micro.weights_A.sum(), total.detach()]).double()
 
     def _tokens(self, micro: Packed, policy_A: Tensor) -> Tokens:
         staleness_A = self.version - micro.versions_A
@@ -345,22 +379,46 @@ class Learner:
         torch.autograd.backward((micro.weights_A * loss.loss_A).sum())
         diagnostics.add(value_loss=loss.loss_A)
 
+    @contextmanager
+    def _without_gradients_left(self) -> Iterator[None]:
+        """Whatever ends the step: the next one must not learn from what this one left."""
+        try:
+            yield
+        finally:
+            self._forget_gradients()
+
     def _forget_gradients(self) -> None:
-        """Of a minibatch that the corrections masked away, or that is to be done again."""
         self.policy.forget_gradients()
         if self._critic:
             self._critic.forget_gradients()
 
     def _optimize(self, kept_share: float, diagnostics: Diagnostics) -> None:
-        """By the gradient of a minibatch of which the corrections kept so much."""
-        if not kept_share:
-            return self._forget_gradients()
+        """By the gradient of a minibatch of which the corrections kept so much; what they left nothing of teaches the
+        critic still. Both gradients are looked at before either changes anything."""
         if self._critic:
-            self._critic.optimize(self._lr)
+            self._critic.clip()
+        grad_norm = self.policy.clip(kept_share) if kept_share else None
+        if self._critic:
             self.whole = False
-        grad_norm = self.policy.optimize(self._lr, kept_share)
-        self.whole = False
-        return diagnostics.optimizer_step(grad_norm, self._lr)
+            self._critic.apply(self._lr)
+        if grad_norm is not None:
+            self.whole = False
+            self.policy.apply(self._lr)
+            diagnostics.optimizer_step(grad_norm, self._lr)
+        self._forget_gradients()
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A step that has its first gradient, and has changed nothing yet."""
+
+    plan: list[list[Packed]]
+    """Minibatches, each as this rank's micro-batches."""
+    kept_share: float | None
+    """How much of the first one the corrections kept; None: there is nothing to learn from."""
+    diagnostics: Diagnostics
+    phases: "Phases"
+    speed: Speed
 
 
 def _copy(decoder: Decoder, dtype: torch.dtype) -> Decoder:

@@ -49,27 +49,32 @@ class Trained:
     def __call__(self, *args: Any) -> Any:
         return _compute(self.module, *args)
 
-    def optimize(self, lr: float, kept_share: float = 1.0) -> float:
-        """One optimizer step; the gradient's norm before it was clipped.
+    def clip(self, kept_share: float = 1.0) -> float:
+        """Make the gradient ready for `apply`; its norm before it was clipped. Refused if it is not finite.
 
         `kept_share` is how much of the loss's weight was not masked: what is left counts as if it were all.
         """
-        for group in self._optimizer.param_groups:
-            group["lr"] = lr * self._lr_scale
-        parameters = self.parameters
         if kept_share < 1.0:
-            torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], 1 / kept_share)
-        norm = whole(torch.nn.utils.clip_grad_norm_(parameters, self._config.clip_grad))
+            torch._foreach_mul_([p.grad for p in self.parameters if p.grad is not None], 1 / kept_share)
+        norm = whole(torch.nn.utils.clip_grad_norm_(self.parameters, self._config.clip_grad))
         if not torch.isfinite(norm):
             raise TrainerError("the gradient is not finite; lower train.lr, or look at the rewards for huge values")
+        return norm.item()
+
+    def apply(self, lr: float) -> None:
+        """One optimizer step by the gradient, which is gone then."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr * self._lr_scale
         self._optimizer.step()
         self.forget_gradients()
         if self._copies:
-            torch._foreach_copy_([copy.data for copy in self._copies], [mine.data for mine in parameters])
-        return norm.item()
+            torch._foreach_copy_([copy.data for copy in self._copies], [mine.data for mine in self.parameters])
 
     def forget_gradients(self) -> None:
+        """Also what memory that ran out in the middle of a backward pass left in the copies."""
         self._optimizer.zero_grad(set_to_none=True)
+        for copy in self._copies:
+            copy.grad = None
 
     def tensors(self) -> dict[str, Tensor]:
         """The decoder's weights as the module computes with them, whole, under the plain decoder's names. On several

@@ -1,21 +1,24 @@
 """The step with every objective and option: the same however it is cut, and each does what it says."""
 
+from math import exp
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from freerun.core import FinishReason, TrainerError
+from freerun.core import Batch, FinishReason, TrainerError
+from freerun.train import trained
 from freerun.train.checkpoint import CheckpointWriter, load_checkpoint
 from freerun.train.config import _PROXIMAL, TrainConfig
 from freerun.train.diagnostics import Diagnostics, Health
 from freerun.train.learner import Learner
 from freerun.train.losses.presets import PRESETS
-from freerun.train.packing import Packed
+from freerun.train.packing import Packed, pack
 from freerun.train.protocol import Checkpoint
 from freerun.train.worker import Worker
 from tests.tiny import tiny_decoder
+from tests.train.test_advantages import plain_gae
 from tests.train.test_learner import plain_logprobs, random_batch
 
 
@@ -34,6 +37,8 @@ OPTIONS: list[dict[str, Any]] = [{"objective": name} for name in PRESETS] + [
     {"proximal": "interpolate"},
     {"kl_coef": 0.1},
     {"kl_coef": 0.1, "kl_in": "reward", "kl": "k1"},
+    {"kl_coef": 0.1, "kl_in": "reward", "kl": "k1", "objective": "reinforce_pp"},
+    {"kl_coef": 0.1, "kl_in": "reward", "kl": "k1", "advantages": "gae"},
     {"entropy_coef": 0.05},
     {"entropy_coef": 0.05, "entropy_floor": 5.0},
     {"advantages": "gae"},
@@ -123,6 +128,88 @@ def test_the_reference_is_the_model_that_training_began_with() -> None:
     assert parted(who) < 0.9 * parted(free)
 
 
+def estimated(who: Learner, batch: Batch) -> list[tuple[float, float | None]]:
+    """Advantage and return of every trained token in the batch's order, as the step uses them."""
+    seen: list[tuple[float, float | None]] = []
+    real = who._rl_backward
+
+    def spy(micro: Packed, diagnostics: Diagnostics) -> torch.Tensor:
+        returns = [None] * micro.num_trained if micro.returns_A is None else micro.returns_A.tolist()
+        seen.extend(zip(micro.advantages_A.tolist(), returns, strict=True))
+        return real(micro, diagnostics)
+
+    who._rl_backward = spy  # type: ignore[method-assign]
+    who.step(batch)
+    return seen
+
+
+def penalties(who: Learner, batch: Batch, kl_coef: float) -> list[list[float]]:
+    """k1 at each trained token of each sample, times the coefficient, one sequence at a time."""
+    start = tiny_decoder(dtype=torch.float64)
+    result = []
+    with torch.no_grad():
+        for sample in batch.samples:
+            parted = plain_logprobs(who.decoder, sample) - plain_logprobs(start, sample)
+            marks = zip(parted.tolist(), sample.loss_mask[1:], strict=True)
+            result.append([kl_coef * value for value, mark in marks if mark])
+    assert max(abs(value) for row in result for value in row) > 1e-3
+    return result
+
+
+def standardised(rows: list[list[float]]) -> list[float]:
+    flat = [value for row in rows for value in row]
+    mean = sum(flat) / len(flat)
+    spread = (sum((value - mean) ** 2 for value in flat) / len(flat)) ** 0.5
+    return [(value - mean) / (spread + 1e-6) for value in flat]
+
+
+@pytest.mark.parametrize("minibatches", [1, 2])
+def test_reinforce_pp_takes_the_penalty_still_to_come(minibatches: int) -> None:
+    """A_t = r − β Σ_{i ≥ t} (log π − log π_ref), normalised over all tokens: by hand. An answer's first tokens pay for
+    all of it, its last one for itself alone."""
+    who = learner(objective="reinforce_pp", kl="k1", kl_in="reward", kl_coef=0.3, minibatches=minibatches)
+    for version in range(3):
+        who.step(random_batch(version, version))
+    batch = random_batch(3, 3)
+    costs = penalties(who, batch, 0.3)
+    rows = [
+        [(sample.reward or 0.0) - sum(row[t:]) for t in range(len(row))]
+        for sample, row in zip(batch.samples, costs, strict=True)
+    ]
+    got, expected = sorted(value for value, _ in estimated(who, batch)), sorted(standardised(rows))
+    assert got == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_critic_is_told_the_penalty_token_by_token() -> None:
+    who = learner(advantages="gae", kl="k1", kl_in="reward", kl_coef=0.3, gae_lambda=0.9, gamma=0.95)
+    for version in range(3):
+        who.step(random_batch(version, version))
+    batch = random_batch(3, 3)
+    costs = penalties(who, batch, 0.3)
+    assert who._critic is not None
+    values, rewards = [], []
+    for sample, row in zip(batch.samples, costs, strict=True):
+        if row:
+            with torch.no_grad():
+                values.append(who._critic(pack([sample])).tolist())
+            rewards.append([*(-cost for cost in row[:-1]), (sample.reward or 0.0) - row[-1]])
+    advantages, returns = plain_gae(values, rewards, gamma=0.95, lam=0.9)
+    got = estimated(who, batch)
+    assert sorted(value for value, _ in got) == pytest.approx(sorted(standardised([advantages])), abs=1e-5)
+    assert sorted(value for _, value in got if value is not None) == pytest.approx(sorted(returns), abs=1e-5)
+
+
+def test_within_groups_the_penalty_is_the_whole_answers() -> None:
+    """RLOO and the others compare answers: what an answer costs is one number."""
+    who = learner(objective="rloo", kl="k1", kl_in="reward", kl_coef=0.3)
+    for version in range(3):
+        who.step(random_batch(version, version))
+    batch = random_batch(3, 3)
+    costs = [sum(row) for row in penalties(who, batch, 0.3)]
+    expected = [(sample.reward or 0.0) - cost for sample, cost in zip(batch.samples, costs, strict=True)]
+    assert who._rewards(batch.samples) == pytest.approx(expected, abs=1e-6)
+
+
 def test_a_critic_learns_what_to_expect() -> None:
     who = learner(advantages="gae", critic_lr=1e-2, lr=1e-9, value_clip=10.0)
     losses = [who.step(batch).metrics["value_loss"] for batch in (random_batch(1, version) for version in range(25))]
@@ -198,15 +285,15 @@ def test_half_a_step_is_not_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
     for fails_at, whole in ((1, True), (2, False)):
         who = learner(minibatches=2)
         done: list[int] = []
-        real = who.policy.optimize
+        real = who.policy.clip
 
-        def optimize(*arguments: Any, real: Any = real, done: list[int] = done, fails_at: int = fails_at) -> float:
+        def clip(*arguments: Any, real: Any = real, done: list[int] = done, fails_at: int = fails_at) -> float:
             done.append(1)
             if len(done) == fails_at:
                 raise TrainerError("the gradient is not finite")
             return float(real(*arguments))
 
-        monkeypatch.setattr(who.policy, "optimize", optimize)
+        monkeypatch.setattr(who.policy, "clip", clip)
         with pytest.raises(TrainerError, match="not finite"):
             who.step(random_batch(1))
         assert (who.version, who.whole) == (0, whole)
@@ -311,6 +398,86 @@ def test_a_pass_that_does_not_fit_is_cut_and_done_again(how: str, monkeypatch: p
         torch.testing.assert_close(tensor, weights(plain)[name], atol=1e-6, rtol=1e-5)
 
 
+def test_a_gradient_half_handed_over_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bf16 memory can run out while a gradient goes from the copy that computed it to the weights that learn."""
+    batch, real = random_batch(0), trained._hand_over
+    expected, handed = learner(torch.float32, dtype="bfloat16"), []
+    expected.step(batch)
+
+    def narrow(owner: torch.nn.Parameter, parameter: torch.Tensor) -> None:
+        handed.append(1)
+        if len(handed) == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        real(owner, parameter)
+
+    monkeypatch.setattr(trained, "_hand_over", narrow)
+    who = learner(torch.float32, dtype="bfloat16", micro_batch_tokens=2_000)
+    got = who.step(batch)
+    assert "did not fit into memory" in got.warnings[0]
+    assert all(torch.equal(tensor, weights(expected)[name]) for name, tensor in weights(who).items())
+
+
+def test_memory_that_runs_out_after_the_weights_changed_does_not_repeat_the_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    who, applied = learner(micro_batch_tokens=10_000), []
+    real = who.policy.apply
+
+    def apply(lr: float) -> None:
+        applied.append(lr)
+        real(lr)
+
+    def full(_: Diagnostics) -> dict[str, float]:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(who.policy, "apply", apply)
+    monkeypatch.setattr(Diagnostics, "result", full)
+    with pytest.raises(TrainerError, match="passes of 10000 tokens do not fit"):
+        who.step(random_batch(0))
+    assert len(applied) == 1
+    assert (who.version, who.whole) == (1, True)
+
+
+@pytest.mark.parametrize("options", [{}, {"advantages": "gae"}, {"minibatches": 2}], ids=str)
+def test_a_step_without_a_finite_gradient_leaves_nothing_to_the_next(options: dict[str, Any]) -> None:
+    """Nor does it change anything, a critic included."""
+    who, fresh, broken = learner(**options), learner(**options), random_batch(1)
+    for sample in broken.samples:
+        sample.reward = float("nan")
+    with pytest.raises(TrainerError, match="gradient is not finite"):
+        who.step(broken)
+    assert (who.version, who.whole) == (0, True)
+    who.step(random_batch(2))
+    fresh.step(random_batch(2))
+    assert all(torch.equal(tensor, weights(fresh)[name]) for name, tensor in weights(who).items())
+
+
+def test_a_critic_learns_from_what_is_masked_away() -> None:
+    who = learner(advantages="gae", corrections=["icepop"], icepop_range=[0.999999, 1.000001], critic_lr=1e-2)
+    assert who._critic is not None
+    before = {name: p.detach().clone() for name, p in who._critic.module.named_parameters()}
+    assert who.step(random_batch(3)).metrics["kept_share"] == 0
+    assert any(not torch.equal(p, before[name]) for name, p in who._critic.module.named_parameters())
+    assert all(torch.equal(tensor, weights(learner())[name]) for name, tensor in weights(who).items())
+
+
+def test_the_loss_is_that_of_what_was_kept() -> None:
+    """Half of the tokens masked does not halve it: the mean over the others, by hand."""
+    batch = random_batch(3)
+    who = learner(corrections=["icepop"], icepop_range=[0.5, 2.0], advantages="group_mean")
+    plain, total, kept = tiny_decoder(dtype=torch.float64), 0.0, 0
+    for group in batch.groups:
+        mean = sum(sample.reward or 0.0 for sample in group.samples) / len(group.samples)
+        for sample in group.samples:
+            with torch.no_grad():
+                policy = [0.0, *plain_logprobs(plain, sample).tolist()]
+            for at, trained_on in enumerate(sample.loss_mask):
+                ratio = exp(policy[at] - sample.behavior_logprobs[at])
+                if trained_on and 0.5 <= ratio <= 2.0:
+                    kept, total = kept + 1, total - ratio * ((sample.reward or 0.0) - mean)
+    assert who.step(batch).metrics["loss"] == pytest.approx(total / kept, rel=1e-4)
+
+
 def test_memory_that_does_not_suffice_names_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: Any) -> torch.Tensor:
         raise torch.OutOfMemoryError("CUDA out of memory")
@@ -328,12 +495,12 @@ def test_what_has_begun_to_change_the_weights_is_not_done_again(
     """Memory that runs out in the optimizer: it makes its moments when it first steps."""
     tried = []
 
-    def full(*_: Any) -> float:
+    def full(*_: Any) -> None:
         tried.append(1)
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     who = learner(micro_batch_tokens=10_000, minibatches=minibatches)
-    monkeypatch.setattr(who.policy, "optimize", full)
+    monkeypatch.setattr(who.policy, "apply", full)
     with pytest.raises(TrainerError, match="passes of 10000 tokens do not fit"):
         who.step(random_batch(0))
     with pytest.raises(TrainerError, match="passes of 10000 tokens do not fit"):

@@ -7,8 +7,9 @@ Normalising by group divides by a deviation that the very reward in question hel
 large batch that vanishes. One answer a task is enough (`rollout.group_size=1`).
 
 Changed from the paper: β is 0; the paper's penalty, k1 at each token, is `train.kl_in=reward train.kl=k1` with a
-`train.kl_coef`. Mean and deviation are over answers instead of over tokens, which without the penalty differ only in
-that long answers do not count more. Older tokens are corrected for as in decoupled PPO.
+`train.kl_coef`. With it, mean and deviation are over the batch's tokens, as in the paper; without it all tokens of an
+answer have the same A, and they are over answers, so that long answers do not count more. Older tokens are corrected
+for as in decoupled PPO.
 """
 
 from freerun.train.losses.base import Clip, Preset
