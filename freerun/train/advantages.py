@@ -5,7 +5,7 @@ One number a sample, the same for all of its tokens; with a critic there is one 
 
 from collections import defaultdict
 from collections.abc import Sequence
-from math import sqrt
+from math import hypot, sqrt
 
 EPSILON = 1e-6
 
@@ -14,9 +14,11 @@ def advantages(rewards: Sequence[float], groups: Sequence[int], how: str) -> lis
     """One advantage a sample; `groups[i]` names the group of sample i. Groups may differ in size.
 
     group:       (r − mean of its group) / (standard deviation of its group + ε)                          (GRPO)
+                 the sample's deviation, Σ(r − mean)² / (n − 1), as verl, TRL and AReaL have it
     group_mean:  r − mean of its group                     (Dr.GRPO: no division, so hard and easy tasks weigh the same)
     rloo:        r − mean of the others of its group       (RLOO: unbiased; n/(n − 1) times group_mean)
     batch:       (r − mean of the batch) / (standard deviation of the batch + ε)           (AReaL's paper, REINFORCE++)
+                 of all answers, Σ(r − mean)² / n
 
     A group of one has nobody to be compared with, and gets 0 unless by batch. So do equal rewards, exactly: what
     rounding leaves of them would count as something to learn.
@@ -28,16 +30,18 @@ def advantages(rewards: Sequence[float], groups: Sequence[int], how: str) -> lis
     for samples in members.values():
         equal = len({rewards[i] for i in samples}) == 1
         mean = rewards[samples[0]] if equal else sum(rewards[i] for i in samples) / len(samples)
-        spread = sqrt(sum((rewards[i] - mean) ** 2 for i in samples) / len(samples))
-        scale = _scale(how, len(samples), spread)
+        scale = _scale(how, len(samples), hypot(*(rewards[i] - mean for i in samples)))
         for i in samples:
             result[i] = (rewards[i] - mean) * scale
     return result
 
 
-def _scale(how: str, size: int, spread: float) -> float:
-    if how in ("group", "batch"):
-        return 1 / (spread + EPSILON)
+def _scale(how: str, size: int, distance: float) -> float:
+    """`distance` is the root of the summed squares of all distances from the mean."""
+    if how == "group":
+        return 1 / (distance / sqrt(max(size - 1, 1)) + EPSILON)
+    if how == "batch":
+        return 1 / (distance / sqrt(size) + EPSILON)
     if how == "group_mean":
         return 1.0
     if how == "rloo":

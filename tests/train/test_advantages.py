@@ -18,6 +18,20 @@ def test_leave_one_out_by_hand() -> None:
     assert advantages([1, 5, 0, 4], [7, 3, 7, 7], "rloo") == pytest.approx([1 - 2, 0, 0 - 2.5, 4 - 0.5])
 
 
+def test_by_group_and_by_batch_by_hand() -> None:
+    """A group is divided by the sample's deviation, √(Σ/(n − 1)), the batch by its own, √(Σ/n)."""
+    rewards, groups = [1.0, 5.0, 0.0, 0.0, 3.0], [7, 3, 7, 7, 3]
+    third = (2 / 3) ** 0.5 / 2**0.5
+    expected = [2 / 3 / third, 1 / 2**0.5, -1 / 3 / third, -1 / 3 / third, -1 / 2**0.5]
+    assert advantages(rewards, groups, "group") == pytest.approx(expected, rel=1e-5)
+    whole = (sum((r - 1.8) ** 2 for r in rewards) / 5) ** 0.5
+    assert advantages(rewards, groups, "batch") == pytest.approx([(r - 1.8) / whole for r in rewards], rel=1e-5)
+
+
+def test_huge_rewards_do_not_overflow() -> None:
+    assert advantages([1e300, -1e300], [1, 1], "group") == pytest.approx([2**-0.5, -(2**-0.5)])
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(-10, 10)), min_size=1, max_size=20))
 def test_leave_one_out_is_what_it_says(samples: list[tuple[int, float]]) -> None:
     expected = []

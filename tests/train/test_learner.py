@@ -46,7 +46,7 @@ def plain_gradient(decoder: Decoder, batch: Batch, clip: float = 0.2, cap: float
     total, count = torch.zeros((), dtype=torch.float64), 0
     for group in batch.groups:
         rewards = torch.tensor([s.reward for s in group.samples], dtype=torch.float64)
-        advantages = (rewards - rewards.mean()) / (rewards.std(correction=0) + 1e-6)
+        advantages = (rewards - rewards.mean()) / (rewards.std(correction=1) + 1e-6)
         for sample, advantage in zip(group.samples, advantages, strict=True):
             policy = plain_logprobs(decoder, sample)
             for position in range(1, len(sample.tokens)):
