@@ -25,7 +25,8 @@ def implied(values: dict[str, Any]) -> dict[str, Any]:
     longest = _given(values, "rollout", "max_new_tokens")
     if not isinstance(longest, int):  # not given, or a mistake, which is said when all is checked
         longest = RolloutConfig().max_new_tokens
-    return {"control.drop_no_signal": True, "train.overlong_tokens": longest // 5}
+    by_group = _given(values, "train", "advantages") not in ("batch", "gae")
+    return {"control.drop_no_signal": by_group, "train.overlong_tokens": longest // 5}
 
 
 def _given(values: dict[str, Any], section: str, key: str) -> Any:
@@ -72,6 +73,16 @@ class RunConfig(Section):
             )
         if self.rollout.group_size == 1 and self.control.drop_no_signal:
             raise ValueError("control.drop_no_signal drops every group of one; raise rollout.group_size, or unset it")
+        if self.control.drop_no_signal and not self.train.compares_within_groups:
+            raise ValueError(
+                "control.drop_no_signal drops groups of equal rewards, which do teach where answers are compared with "
+                "the whole batch or a critic; unset it, or set train.advantages=group"
+            )
+        if self.train.overlong_tokens > self.rollout.max_new_tokens:
+            raise ValueError(
+                f"train.overlong_tokens is {self.train.overlong_tokens}, more than rollout.max_new_tokens "
+                f"({self.rollout.max_new_tokens}), so that even an empty answer would lose reward; lower it"
+            )
         if self.train.minibatches > self.batch_samples:
             raise ValueError(
                 f"train.minibatches is {self.train.minibatches}, but a batch has only {self.batch_samples} samples"

@@ -44,6 +44,12 @@ class TrainConfig(Section):
     clip_high: float | None = knob(
         None, "How far a ratio of probabilities may rise above 1 before it is clipped.", gt=0
     )
+    dual_clip: float | None = knob(
+        None,
+        "Where the advantage is negative, a ratio above this counts as this, as in dual-clip PPO; 3 is usual, empty "
+        "leaves it free.",
+        gt=1,
+    )
     average: Literal["token", "sequence", "constant"] | None = knob(
         None, "Whether each token counts the same, or each answer, or tokens against the longest answer allowed."
     )
@@ -104,6 +110,8 @@ class TrainConfig(Section):
                 "corrections go by π_proximal / π_behavior, which is 1 where the proximal policy is the behavior's; "
                 "set train.proximal=recompute, or leave them out"
             )
+        if self.dual_clip and self.objective == "cispo":
+            raise ValueError("dual_clip does nothing with cispo, which cuts every ratio; set train.clip_high")
         if self.kl_coef and self.kl == "k1" and self.kl_in == "loss":
             raise ValueError("k1 in the loss teaches nothing; set train.kl_in=reward, or train.kl=k2 or k3")
         for key, (low, high) in (("icepop_range", self.icepop_range), ("geometric_range", self.geometric_range)):

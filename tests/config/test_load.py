@@ -122,3 +122,21 @@ def test_an_objective_brings_what_it_needs_from_other_rooms() -> None:
         "train.objective=dapo", "rollout.max_new_tokens=many"
     )
     assert config.train.overlong_tokens == 7
+    for advantages in ("batch", "gae"):
+        assert not load_config(None, [*given, f"train.advantages={advantages}"])[0].control.drop_no_signal
+
+
+@pytest.mark.parametrize(
+    "advantages", ["train.advantages=batch", "train.advantages=gae", "train.objective=reinforce_pp"]
+)
+def test_equal_rewards_are_not_dropped_where_they_teach(advantages: str) -> None:
+    assert "which do teach where answers are compared with the whole batch" in refused(
+        advantages, "control.drop_no_signal=true"
+    )
+
+
+def test_a_penalty_for_length_that_an_empty_answer_would_pay_is_refused() -> None:
+    assert "train.overlong_tokens is 65, more than rollout.max_new_tokens (64)" in refused(
+        "train.overlong_tokens=65", "rollout.max_new_tokens=64"
+    )
+    load_config(None, [*BASE, "train.overlong_tokens=64", "rollout.max_new_tokens=64"])

@@ -304,6 +304,29 @@ def test_one_token_by_hand(
         assert got.clipped_A.item() == clipped
 
 
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "gradient", "clipped"),
+    [
+        (5.0, -2.0, 6.0, 0.0, True),  # a loss held at 3 · 2
+        (2.9, -2.0, 5.8, 5.8, False),  # not yet
+        (5.0, 2.0, -2.4, 0.0, True),  # a gain is PPO's to hold
+        (0.5, -2.0, 1.6, 0.0, True),
+        (0.5, 2.0, -1.0, -1.0, False),
+    ],
+)
+def test_a_dual_clip_holds_losses_too(
+    ratio: float, advantage: float, loss: float, gradient: float, clipped: bool
+) -> None:
+    for objective in (ppo, gspo):
+        tokens = packed([Answer([log(ratio)], [0.0], [0.0], advantage)], "recompute")
+        got = objective(tokens, Clip(0.2, 0.2, dual=3.0))
+        torch.autograd.backward(got.loss_A.sum())
+        assert tokens.policy_A.grad is not None
+        assert got.loss_A.item() == pytest.approx(loss)
+        assert tokens.policy_A.grad.item() == pytest.approx(gradient)
+        assert got.clipped_A.item() == clipped
+
+
 def test_gspo_by_hand() -> None:
     """Ratios 2 and 1/2 make a geometric mean of 1: nothing is clipped, and both tokens get half of the gradient."""
     answer = Answer([log(0.4), log(0.2)], [log(0.2), log(0.4)], [0.0, 0.0], 3.0)
@@ -344,6 +367,7 @@ def test_a_configuration_overrides_a_preset() -> None:
     assert got.loss is gspo
     assert got.clip == Clip(3e-4, 0.5)
     assert (got.average, got.advantages, got.proximal, got.corrections) == ("constant", "batch", "interpolate", ())
+    assert resolve(TrainConfig(dual_clip=3.0)).clip == Clip(0.2, 0.2, 3.0)
     assert bounds(TrainConfig(behavior_cap=2.0, icepop_range=(0.25, 4.0))).icepop == (0.25, 4.0)
 
 
@@ -352,6 +376,8 @@ def test_contradictory_knobs_are_refused() -> None:
         TrainConfig(corrections=("token", "geometric", "icepop"))
     with pytest.raises(ValueError, match="k1 in the loss teaches nothing"):
         TrainConfig(kl_coef=0.1, kl="k1")
+    with pytest.raises(ValueError, match="dual_clip does nothing with cispo"):
+        TrainConfig(objective="cispo", dual_clip=3.0)
     with pytest.raises(ValueError, match="geometric_range should lie around 1"):
         TrainConfig(geometric_range=(1.1, 2.0))
     assert TrainConfig(kl_coef=0.1, kl="k1", kl_in="reward").kl == "k1"

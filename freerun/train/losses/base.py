@@ -7,6 +7,7 @@ nothing of optimizer, model or configuration.
 Shapes: A trained tokens of the micro-batch, sequence after sequence; S sequences, always whole.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -38,6 +39,8 @@ class Clip:
 
     low: float
     high: float
+    dual: float = math.inf
+    """Where the advantage is negative, a ratio above this counts as this. Dual-clip PPO (Ye et al. 2019) has 3."""
 
 
 @dataclass(slots=True)
@@ -65,10 +68,15 @@ class Preset:
 
 
 def clipped_gain(ratio_A: Tensor, advantages_A: Tensor, clip: Clip) -> TokenLoss:
-    """PPO's pessimistic bound, −min( u Â, clip(u) Â ): no gain beyond the clip, but every loss in full."""
+    """PPO's pessimistic bound, −min( u Â, clip(u) Â ): no gain beyond the clip, but every loss in full. With a dual
+    clip c, where Â < 0, −max( that gain, c Â ): no loss beyond c either."""
     held_A = ratio_A.clamp(1 - clip.low, 1 + clip.high)
     free_gain_A, held_gain_A = ratio_A * advantages_A, held_A * advantages_A
-    return TokenLoss(loss_A=-torch.minimum(free_gain_A, held_gain_A), clipped_A=held_gain_A < free_gain_A)
+    gain_A, clipped_A = torch.minimum(free_gain_A, held_gain_A), held_gain_A < free_gain_A
+    if clip.dual < math.inf:
+        too_far_A = (advantages_A < 0) & (gain_A < clip.dual * advantages_A)
+        gain_A, clipped_A = torch.where(too_far_A, clip.dual * advantages_A, gain_A), clipped_A | too_far_A
+    return TokenLoss(loss_A=-gain_A, clipped_A=clipped_A)
 
 
 def sequence_sum(values_A: Tensor, sequence_A: Tensor, num_sequences: int) -> Tensor:

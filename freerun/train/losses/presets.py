@@ -26,6 +26,7 @@ def resolve(config: TrainConfig) -> Preset:
         clip=Clip(
             preset.clip.low if config.clip_low is None else config.clip_low,
             preset.clip.high if config.clip_high is None else config.clip_high,
+            preset.clip.dual if config.dual_clip is None else config.dual_clip,
         ),
         advantages=config.advantages or preset.advantages,
         average=config.average or preset.average,
