@@ -18,7 +18,8 @@ _COLDEST, _MOST, _LEAST_P = 1e-3, 2**31 - 1, 1e-6
 
 @dataclass(slots=True, frozen=True)
 class Sampling:
-    """How to sample. Log-probabilities are those of the distribution sampled from: after temperature, top-k, top-p.
+    """How to sample. Log-probabilities are the policy's among all tokens, after temperature and before top-k and top-p:
+    whoever learns from them then compares like with like.
 
     A temperature that is hardly above 0 is 0, the likeliest token; a top-k that no vocabulary has is cut, and a top-p
     of next to nothing raised: engines compute in 32 bits.

@@ -133,7 +133,7 @@ HEALTHY = {
     "engine_mismatch": Healthy(
         0.0,
         0.05,
-        "engine and trainer disagree at equal weights: compare their types; rollout.top_k and top_p part them too",
+        "engine and trainer disagree at equal weights: compare engine.dtype and train.dtype",
     ),
     "effective_samples": Healthy(0.3, 1.01, "old samples hardly count: lower control.max_staleness or train.lr"),
     "behavior_capped_share": Healthy(0.0, 0.05, "many weights are cut off: lower control.max_staleness or train.lr"),

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -232,10 +233,21 @@ def test_sampling_follows_the_distribution() -> None:
     assert (got[kept] - logits[kept].softmax(-1)).abs().max() < 0.03
 
 
-def test_logprobs_after_truncation_are_of_what_was_sampled() -> None:
-    e = engine(tiny_decoder(6))
-    e.submit("a", [7], replace(SAMPLING, top_k=1), 1)
-    assert run(e)["a", 0].logprobs == pytest.approx([0.0] * 24)
+@pytest.mark.parametrize(
+    "restricted", [{"top_k": 1}, {"top_k": 5}, {"top_p": 0.6}, {"top_k": 9, "top_p": 0.7}], ids=str
+)
+def test_logprobs_are_the_policys_whatever_may_be_sampled(restricted: dict[str, Any]) -> None:
+    """Among all tokens: what top-k and top-p leave out is not taken for a change of the policy."""
+    decoder = tiny_decoder(6, std=0.15)
+    e = engine(decoder)
+    e.submit("a", [7], replace(SAMPLING, temperature=0.9, **restricted), 3)
+    e.submit("free", [7], replace(SAMPLING, temperature=0.9), 3)
+    for completion in run(e).values():
+        tokens = torch.tensor([7, *completion.tokens])
+        with torch.no_grad():
+            hidden = decoder(tokens, torch.arange(len(tokens)), PackedAttention([len(tokens)]))
+            logprobs = (decoder.logits(hidden) / 0.9).log_softmax(-1)[:-1].gather(1, tokens[1:, None])[:, 0]
+        assert completion.logprobs == pytest.approx(logprobs.tolist(), abs=1e-4)
 
 
 def test_ways_to_end() -> None:

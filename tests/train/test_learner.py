@@ -151,26 +151,53 @@ def test_versions_warm_up_and_refusals() -> None:
         learner.step(unjudged)
 
 
-def test_engine_and_trainer_agree_at_equal_weights() -> None:
-    """The standing test: the engine's behaviour log-probabilities are the trainer's, to rounding."""
+RESTRICTED: list[dict[str, Any]] = [{}, {"top_p": 0.8}, {"top_k": 8}, {"top_k": 20, "top_p": 0.5}]
+
+
+def fresh_batch(**sampling: Any) -> Batch:
+    """Six answers of the engine to one prompt by the weights that the trainer begins with, half of them right."""
     from freerun.engines.base import Sampling
     from freerun.engines.config import EngineConfig
     from freerun.engines.embedded.engine import EmbeddedEngine
 
     engine = EmbeddedEngine(tiny_decoder(4), EngineConfig())
-    engine.submit("a", [5, 6, 7, 8], Sampling(max_new_tokens=20, seed=1, temperature=0.8), 6)
+    engine.submit("a", [5, 6, 7, 8], Sampling(max_new_tokens=20, seed=1, temperature=0.8, **sampling), 6)
     samples = []
     while engine.has_work:
         for _, c in engine.step():
             n = len(c.tokens)
             samples.append(
                 Sample([5, 6, 7, 8, *c.tokens], [False] * 4 + [True] * n, [0.0] * 4 + c.logprobs, [-1] * 4 + c.versions,
-                       c.finish, reward=float(n % 2))
+                       c.finish, reward=float(c.index % 2))
             )  # fmt: skip
+    return Batch(0, [Group(0, Task("t", "", []), samples, 0)])
+
+
+@pytest.mark.parametrize("sampling", RESTRICTED, ids=str)
+def test_engine_and_trainer_agree_at_equal_weights(sampling: dict[str, Any]) -> None:
+    """The standing test: the engine's behaviour log-probabilities are the trainer's, to rounding."""
     learner = Learner(tiny_decoder(4), TrainConfig(), temperature=0.8)
-    metrics = learner.step(Batch(0, [Group(0, Task("t", "", []), samples, 0)])).metrics
+    metrics = learner.step(fresh_batch(**sampling)).metrics
     assert metrics["engine_mismatch_max"] < 1e-4
     assert metrics["behavior_ratio"] == pytest.approx(1.0, abs=1e-4)
+    assert metrics["effective_samples"] == pytest.approx(1.0, abs=1e-4)
+
+
+@pytest.mark.parametrize("sampling", RESTRICTED, ids=str)
+@pytest.mark.parametrize(
+    "corrections",
+    [{}, {"corrections": ["icepop"], "icepop_range": [0.99, 1.01]},
+     {"corrections": ["sequence", "geometric", "distance"], "geometric_range": [0.99, 1.01], "max_distance": 0.01}],
+    ids=["as it is", "icepop", "all else"],
+)  # fmt: skip
+def test_fresh_tokens_are_kept_whatever_was_left_out_when_they_were_sampled(
+    corrections: dict[str, Any], sampling: dict[str, Any]
+) -> None:
+    """What top-k and top-p leave out is no drift: no correction may take it for one."""
+    learner = Learner(tiny_decoder(4), TrainConfig.model_validate(corrections), temperature=0.8)
+    metrics = learner.step(fresh_batch(**sampling)).metrics
+    assert metrics["kept_share"] == 1.0
+    assert metrics["behavior_capped_share"] == 0.0
 
 
 def test_sft_learns_what_the_mask_marks() -> None:

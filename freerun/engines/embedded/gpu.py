@@ -53,7 +53,8 @@ class Slots:
         self.tiles = -(-vocabulary // _TILE)
         self.tokens, self.positions, self.counts, self.seeds = ints(rows), ints(rows), ints(rows), ints(rows)
         self.inverse_temperature, self.noise = floats(rows), floats(rows)
-        self.top_k, self.top_p, self.floors = ints(rows), torch.ones(rows, device="cuda"), floats(rows)
+        self.top_k, self.top_p = ints(rows), torch.ones(rows, device="cuda")
+        self.floors, self.masses = floats(rows), floats(rows)
         self.tables = ints(rows, blocks)
         self.moment = ints(1)
         self.out_tokens, self.out_logprobs = ints(burst, rows), floats(burst, rows)
@@ -64,7 +65,7 @@ class Slots:
         """Each row's next token, into the output and as the next input."""
         rows, vocabulary = logits_RV.shape
         kernels.floor_kernel[(rows,)](
-            logits_RV, self.inverse_temperature, self.top_k, self.top_p, self.floors, vocabulary,
+            logits_RV, self.inverse_temperature, self.top_k, self.top_p, self.floors, self.masses, vocabulary,
             WIDTH=_WIDTH, WAYS=_WAYS, num_warps=8,
         )  # fmt: skip
         kernels.sample_tiles_kernel[(rows, self.tiles)](
@@ -72,7 +73,7 @@ class Slots:
             vocabulary, self.tiles, TILE=_TILE, WIDTH=_WIDTH, num_warps=4,
         )  # fmt: skip
         kernels.sample_rows_kernel[(rows,)](
-            logits_RV, self.seeds, self.inverse_temperature, self.noise, self.floors,
+            logits_RV, self.seeds, self.inverse_temperature, self.noise, self.floors, self.masses,
             self.maxima, self.sums, self.choices,
             self.tokens, self.positions, self.counts, self.moment, self.out_tokens, self.out_logprobs,
             vocabulary, self.tiles, self.out_tokens.stride(0),

@@ -19,13 +19,16 @@ def uniform(seed: int, index: int, position: int) -> float:
 def sample(logits_RV: Tensor, how: list[Sampling], uniforms: list[float]) -> tuple[list[int], list[float]]:
     """A token and its behaviour log-probability a row.
 
-    The log-probability is of the distribution sampled from (after temperature, top-k and top-p). Temperature 0 takes
-    the likeliest token, with its log-probability at temperature 1.
+    The log-probability is that among all tokens, after temperature: top-k and top-p say which tokens may be sampled,
+    and not how likely the policy finds them. Temperature 0 takes the likeliest token, with its log-probability at
+    temperature 1.
     """
     temperature = torch.tensor([[s.temperature or 1.0] for s in how], device=logits_RV.device)
-    logits_RV = truncated(logits_RV.float() / temperature, how)
+    logits_RV = logits_RV.float() / temperature
     logprobs_RV = logits_RV.log_softmax(-1)
-    cumulative_RV = logprobs_RV.exp().cumsum(-1)
+    allowed_RV = truncated(logits_RV, how)
+    chances_RV = logprobs_RV.exp() if allowed_RV is logits_RV else allowed_RV.softmax(-1)
+    cumulative_RV = chances_RV.cumsum(-1)
     drawn = torch.tensor(uniforms, device=logits_RV.device)[:, None] * cumulative_RV[:, -1:]
     tokens_R1 = torch.searchsorted(cumulative_RV, drawn, right=True)
     if any(s.temperature == 0 for s in how):

@@ -2,6 +2,7 @@
 in plain torch.
 
 Both sampling kernels read a row's logits down to its floor, which is minus infinity unless it asked for top-k or top-p.
+Log-probabilities are among all tokens, whatever the floor.
 """
 
 import triton
@@ -20,26 +21,32 @@ def _mix(x):
 
 @triton.jit
 def floor_kernel(
-    logits, inverse_temperature, top_k, top_p, floors, vocabulary, WIDTH: tl.constexpr, WAYS: tl.constexpr
+    logits, inverse_temperature, top_k, top_p, floors, masses, vocabulary, WIDTH: tl.constexpr, WAYS: tl.constexpr
 ):
     """The lowest logit that a row may sample: its k-th highest, or where the highest ones reach top_p of what top_k
-    left, whichever is higher; minus infinity for a row that asks for neither. Those equal to it are in.
+    left, whichever is higher; minus infinity for a row that asks for neither. Those equal to it are in. `masses` is how
+    likely all tokens are together, relative to the likeliest; 0 for a row that asks for neither: nothing is left out.
 
     Nothing is sorted: the floor is sought, WAYS places in each pass over the row. Rows of all kinds share one graph.
     """
     row = tl.program_id(0).to(tl.int64)
     k, p = tl.load(top_k + row), tl.load(top_p + row)
-    floor = tl.full([], -float("inf"), tl.float32)
+    floor, mass = tl.full([], -float("inf"), tl.float32), tl.full([], 0.0, tl.float32)
     if (k > 0) | (p < 1):
         logits += row * vocabulary
         scale = tl.load(inverse_temperature + row) * LOG2_E
         highest = tl.full([WIDTH], -float("inf"), tl.float32)
         lowest = tl.full([WIDTH], float("inf"), tl.float32)
+        total = tl.zeros([WIDTH], tl.float32)
         for start in range(0, vocabulary, WIDTH):
             token = start + tl.arange(0, WIDTH)
-            highest = tl.maximum(highest, tl.load(logits + token, mask=token < vocabulary, other=-float("inf")))
+            x = tl.load(logits + token, mask=token < vocabulary, other=-1e30)
+            higher = tl.maximum(highest, x)
+            total = total * tl.exp2((highest - higher) * scale) + tl.exp2((x - higher) * scale)
+            highest = higher
             lowest = tl.minimum(lowest, tl.load(logits + token, mask=token < vocabulary, other=float("inf")))
         top = tl.max(highest, 0)
+        mass = tl.sum(total * tl.exp2((highest - top) * scale), 0)
         floor = tl.min(lowest, 0)
         if k > 0:
             if k <= WIDTH:  # k of all, or more, are no lower than the k-th of the lanes' highest
@@ -52,6 +59,7 @@ def floor_kernel(
             floor = tl.maximum(floor, top - 40 / scale)  # what is 2^-40 as likely as the likeliest counts for nothing
             floor = _raised(logits, vocabulary, floor, top, left * p, scale, True, WIDTH, WAYS)
     tl.store(floors + row, floor)
+    tl.store(masses + row, mass)
 
 
 @triton.jit
@@ -119,7 +127,7 @@ def _allowed(logits, token, vocabulary, floor):
 
 @triton.jit
 def sample_rows_kernel(
-    logits, seeds, inverse_temperature, noise, floors, maxima, sums, choices,
+    logits, seeds, inverse_temperature, noise, floors, masses, maxima, sums, choices,
     tokens, positions, counts, moment, out_tokens, out_logprobs, vocabulary, tiles, out_stride,
     TILE: tl.constexpr, WIDTH: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
@@ -163,9 +171,11 @@ def sample_rows_kernel(
     else:
         token = tl.load(choices + row * tiles + tl.argmax(highest, 0))
     logit = tl.load(logits + row * vocabulary + token) * scale
+    mass = tl.load(masses + row)  # the likeliest token is never left out, so both are relative to the same one
+    everything = tl.where(mass > 0, mass, total)
     now = tl.load(moment)
     tl.store(out_tokens + now * out_stride + row, token)
-    tl.store(out_logprobs + now * out_stride + row, (logit - top - tl.log2(total)) * 0.6931471805599453)
+    tl.store(out_logprobs + now * out_stride + row, (logit - top - tl.log2(everything)) * 0.6931471805599453)
     tl.store(tokens + row, token)
     tl.store(positions + row, tl.load(positions + row) + 1)
     tl.store(counts + row, tl.load(counts + row) + 1)
