@@ -3,6 +3,7 @@
 import asyncio
 import difflib
 import ipaddress
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from freerun.weights.subscribe import PLAIN, AnySubscriber
 
 
 def serve_model(folder: Path, overrides: Sequence[str], host: str, port: int, api_key: str | None) -> None:
-    """Returns when it is told to end, by Ctrl-C. What is wrong with the folder or the command line is a ConfigError."""
+    """Ends the process on Ctrl-C. What is wrong with the folder or the command line is a ConfigError."""
     config = engine_config(overrides)
     read_shape(folder)  # before torch is imported, which is slow
     if api_key is None and not _is_loopback(host):
@@ -31,7 +32,9 @@ def serve_model(folder: Path, overrides: Sequence[str], host: str, port: int, ap
     try:
         asyncio.run(serve(folder, config, AnySubscriber(PLAIN), ready, Where(host, port), api_key))
     except KeyboardInterrupt:
-        print("freerun: ended", file=sys.stderr)
+        print("freerun: ended", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        os._exit(0)  # a step may be under way in the engine's thread, and would take seconds
 
 
 def engine_config(overrides: Sequence[str]) -> EngineConfig:

@@ -27,6 +27,8 @@ from freerun.weights.base import Subscriber
 
 KEEP_ALIVE_S = 3600
 """Whoever closes an idle connection must not be the one who answers: the next request may be on its way already."""
+_LAST_STEP_S, _LAST_WORDS_S = 0.3, 0.4
+"""After Ctrl-C: how long the step in progress is waited for, and then clients that read slowly."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -39,15 +41,20 @@ class Where:
 
 
 class _Server(uvicorn.Server):
-    """Told to end, it first ends the answers being written, so that who waits for them gets what there is."""
+    """Told to end, it first ends the answers being written, so that who waits for them gets what there is. Whoever does
+    not take that in a moment is cut off."""
 
     def __init__(self, config: uvicorn.Config, thread: EngineThread) -> None:
         super().__init__(config)
         self._engine_thread = thread
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await self._engine_thread.pause(abort=True)
-        await super().shutdown(sockets)
+        await self._engine_thread.abort_all(within_s=_LAST_STEP_S)
+        closing = asyncio.create_task(super().shutdown(sockets))
+        await asyncio.wait({closing}, timeout=_LAST_WORDS_S)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        await closing
 
 
 async def serve(
@@ -79,7 +86,7 @@ async def serve(
         try:
             await server.serve(sockets=[listening])
         finally:
-            desk.thread.stop()
+            desk.thread.stop(within_s=_LAST_STEP_S if where else None)
 
 
 def app_of(desk: Desk, subscriber: Subscriber, api_key: str | None) -> FastAPI:
@@ -106,7 +113,7 @@ def _server(thread: EngineThread, app: FastAPI, for_people: bool) -> uvicorn.Ser
         access_log=False,
         lifespan="off",
         timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=2 if for_people else None,
+        timeout_graceful_shutdown=1 if for_people else None,
     )
     return _Server(config, thread) if for_people else uvicorn.Server(config)
 

@@ -83,7 +83,7 @@ class EngineThread:
         if taken := [ask.id for ask in asks if ask.id in self._asked]:
             raise EngineError(f"there is a request {taken[0]!r} already")
         ids = [ask.id for ask in asks]
-        asked = Asked(sum(ask.n for ask in asks), partial(self._forget, ids))
+        asked = Asked(asks, partial(self._forget, ids))
         self._asked |= dict.fromkeys(ids, asked)
         try:
             await self.call(lambda: self._submit(asks, follow))
@@ -162,6 +162,15 @@ class EngineThread:
 
         await self.call(pause)
 
+    async def abort_all(self, within_s: float) -> None:
+        """End every answer, and begin no other. They hold all that was sampled if the step in progress is over in that
+        time, and otherwise what had come by then: a step may take seconds."""
+        try:
+            await asyncio.wait_for(self.pause(abort=True), within_s)
+        except TimeoutError:
+            for asked in set(self._asked.values()):
+                asked.abort()
+
     async def resume(self) -> None:
         def resume() -> None:
             self.paused = False
@@ -198,10 +207,11 @@ class EngineThread:
 
         return await self.call(snapshot)
 
-    def stop(self) -> None:
-        """End the thread after the step in progress, so that the process does not end under a running one."""
+    def stop(self, within_s: float | None = None) -> None:
+        """End the thread after the step in progress, so that the process does not end under a running one; or do not
+        wait for it any longer than that."""
         self._calls.put((partial(setattr, self, "_stopping", True), Future()))
-        self._thread.join()
+        self._thread.join(within_s)
 
     def _run(self) -> None:
         try:
@@ -297,7 +307,7 @@ class EngineThread:
     def _deliver(self, pieces: list[Piece]) -> None:
         for piece in pieces:
             if asked := self._asked.get(piece.id):
-                asked.pieces.put_nowait(piece)
+                asked.put(piece)
 
     def _end_span(self) -> None:
         """`waited_s` of it the host had nothing to do: the device was what took the time."""

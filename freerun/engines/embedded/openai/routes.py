@@ -1,5 +1,6 @@
 """OpenAI's routes: models, completions, chat completions. One `Desk` answers them all."""
 
+import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator
@@ -95,6 +96,7 @@ async def _events(reply: Reply, answers: _Answers, asked: Asked, with_usage: boo
             yield event(reply.chunk(opening) | usage)
     begun: set[int] = set()
     async for piece in asked:
+        await asyncio.sleep(0)  # with many pieces there, nothing else waits: no news of the client's end would come
         said = answers.said(piece)
         if said.text or said.finish or reply.with_logprobs or reply.with_token_ids:
             yield event(reply.chunk(reply.choice(said, is_whole=False, is_first=said.index not in begun)) | usage)
