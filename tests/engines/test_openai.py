@@ -344,6 +344,25 @@ def test_metrics(served: Served) -> None:
         assert served.metric(name) == 0
 
 
+def test_latencies(served: Served) -> None:
+    """Of every answer that ended by itself one observation, in buckets that only grow."""
+    served.complete(n=3, max_tokens=4, extra_body=ENDLESS)
+    text = served.call("GET", "/metrics")[1]
+    ended = sum(served.metric(f'requests_total{{finish_reason="{why}"}}') for why in ("stop", "length"))
+    for name in ("time_to_first_token", "request_time_per_output_token", "e2e_request_latency", "request_queue_time"):
+        assert f"# TYPE freerun_{name}_seconds histogram" in text
+        found = re.findall(rf'^freerun_{name}_seconds_bucket{{le="(.*)"}} (\d+)$', text, re.MULTILINE)
+        bounds, counts = [float(bound) for bound, _ in found], [int(count) for _, count in found]
+        assert (bounds, counts) == (sorted(bounds), sorted(counts))
+        assert counts[-1] == served.metric(f"{name}_seconds_count")
+        assert served.metric(f"{name}_seconds_sum") >= 0
+    assert served.metric("e2e_request_latency_seconds_count") == ended
+    assert served.metric("time_to_first_token_seconds_count") >= ended
+    before = served.metric("prompt_tokens_total")
+    served.complete(["abc", "de"], n=2)
+    assert served.metric("prompt_tokens_total") == before + 5
+
+
 def test_a_bad_command_is_one_line(tmp_path: Path) -> None:
     process = start(str(tmp_path / "none"))
     assert process.communicate()[1].splitlines() == [

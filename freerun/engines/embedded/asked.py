@@ -1,8 +1,9 @@
 """What is asked of the engine's thread, and what comes back, piece by piece."""
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from freerun.core import FinishReason, Version
 from freerun.engines.base import Sampling
@@ -16,6 +17,7 @@ class Ask:
     prompt: list[int]
     sampling: Sampling
     n: int = 1
+    asked_s: float = field(default_factory=time.monotonic)
 
 
 @dataclass(slots=True)

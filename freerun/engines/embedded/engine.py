@@ -19,6 +19,7 @@ from freerun.engines.config import EngineConfig, OnUpdate
 from freerun.engines.embedded.blocks import Blocks
 from freerun.engines.embedded.cpu import CpuRunner
 from freerun.engines.embedded.flight import Flight
+from freerun.engines.embedded.latency import Latencies
 from freerun.engines.embedded.memory import cache_tokens
 from freerun.engines.embedded.scheduler import Scheduler, Step
 from freerun.engines.embedded.sequence import Request, Sequence
@@ -64,6 +65,8 @@ class EmbeddedEngine:
         self._landed_s = time.monotonic()
         self.version: Version = 0
         self.tokens = 0
+        self.prompt_tokens = 0
+        self.latencies = Latencies()
         self.first_token_after_update_s = 0.0
         """From the last swap of weights to the end of the first step that sampled with them, rebuilding included."""
         self._swapped_s: float | None = None
@@ -110,8 +113,9 @@ class EmbeddedEngine:
     def free_blocks(self) -> int:
         return self._blocks.free
 
-    def submit(self, id: str, prompt: list[int], sampling: Sampling, n: int) -> None:
-        """Queue n answers to a prompt. What makes no sense is refused here, before it runs."""
+    def submit(self, id: str, prompt: list[int], sampling: Sampling, n: int, asked_s: float | None = None) -> None:
+        """Queue n answers to a prompt. What makes no sense is refused here, before it runs. `asked_s` is when they were
+        asked for, if not now."""
         shape = self._decoder.shape
         if id in self._requests:
             raise EngineError(f"there is a request {id!r} already")
@@ -128,7 +132,9 @@ class EmbeddedEngine:
             raise EngineError("stop strings need a tokenizer in the model's folder")
         eos = () if sampling.ignore_eos else shape.eos_token_ids
         stops = frozenset((*sampling.stop_token_ids, *eos))
-        self._requests[id] = self._scheduler.submit(Request(id, prompt, sampling, n, stops=stops))
+        request = Request(id, prompt, sampling, n, stops=stops, asked_s=asked_s or time.monotonic())
+        self._requests[id] = self._scheduler.submit(request)
+        self.prompt_tokens += len(prompt)
 
     def warm_up(self) -> None:
         """On a GPU: compile what decoding needs, by answering something while nobody waits yet."""
@@ -141,7 +147,8 @@ class EmbeddedEngine:
         while self.has_work:
             self.step()
         self._blocks.forget()
-        self.tokens = 0
+        self.tokens = self.prompt_tokens = 0
+        self.latencies = Latencies()
 
     def cancel(self, id: str) -> None:
         """End what is left of a request; its unfinished answers are never reported."""
@@ -172,6 +179,8 @@ class EmbeddedEngine:
         ended, landed = [], flight.landed()
         self._landed_s = time.monotonic()
         for sequence, tokens, logprobs in landed:
+            if not sequence.tokens:
+                self.latencies.began_to_answer(sequence, self._landed_s)
             new, reason = self._accepted(sequence, tokens)
             sequence.tokens.extend(tokens[:new])
             sequence.logprobs.extend(logprobs[:new])
@@ -201,6 +210,7 @@ class EmbeddedEngine:
 
     def _end(self, sequence: Sequence, reason: FinishReason) -> tuple[str, Completion]:
         self._scheduler.end(sequence, reason)
+        self.latencies.ended(sequence, reason, self._landed_s)
         request = sequence.request
         if not request.unfinished:
             del self._requests[request.id]

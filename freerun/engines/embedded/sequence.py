@@ -42,6 +42,7 @@ class Request:
     """The version that computes its cache; blocks of several versions, under `keep`, are not for others to use."""
     stops: frozenset[int] = frozenset()
     """Tokens that end its answers."""
+    asked_s: float = 0.0
 
     @property
     def prefix(self) -> int:
@@ -68,6 +69,9 @@ class Sequence:
     epoch: int = 0
     """Rises when it gives way: what is still under way for it then is not wanted any more."""
     finish: FinishReason | None = None
+    started_s: float = 0.0
+    """When it first left the queue, and had its first token; 0: not yet."""
+    first_token_s: float = 0.0
     key: int = field(init=False)
     """31 bits of its own, from the request's seed and its index: what its sampling depends on, on a GPU."""
 

@@ -203,6 +203,8 @@ class EngineThread:
                 last_update_pause_s=self._last_update_pause_s,
                 first_token_after_update_s=engine.first_token_after_update_s,
                 finished=dict(self._finished),
+                prompt_tokens=engine.prompt_tokens,
+                latencies=list(engine.latencies.lines()),
             )
 
         return await self.call(snapshot)
@@ -264,7 +266,7 @@ class EngineThread:
 
     def _submit(self, asks: Sequence[Ask], follow: bool) -> None:
         for ask in asks:
-            self._engine.submit(ask.id, ask.prompt, ask.sampling, ask.n)
+            self._engine.submit(ask.id, ask.prompt, ask.sampling, ask.n, ask.asked_s)
             if follow:
                 self._sent[ask.id] = [0] * ask.n
 
