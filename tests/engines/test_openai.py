@@ -255,6 +255,10 @@ def test_other_refusals(served: Served) -> None:
     for method, route, body, status in (
         ("POST", "/v1/completions", b"{", 400),
         ("POST", "/v1/completions", b"[]", 400),
+        ("POST", "/v1/completions", b'{"prompt": "\xff"}', 400),
+        ("POST", "/inference/v1/generate", b'{"request_id": "\xff"}', 400),
+        ("POST", "/v1/completions", b" " * (64 * 2**20 + 1), 413),
+        ("OPTIONS", "/v1/models", None, 405),
         ("POST", "/update_weights", b"{}", 400),
         ("POST", "/pause?mode=often", b"", 400),
         ("GET", "/v1/nothing", None, 404),
@@ -264,8 +268,18 @@ def test_other_refusals(served: Served) -> None:
 
 
 def test_every_route_but_health_needs_the_key(served: Served) -> None:
-    with pytest.raises(openai.AuthenticationError, match="API key"):
-        openai.OpenAI(base_url=f"{served.url}/v1", api_key="wrong", max_retries=0).models.list()
+    stranger = openai.OpenAI(base_url=f"{served.url}/v1", api_key="wrong", max_retries=0)
+    none: Any = {"Authorization": openai.Omit()}
+    for headers, says, code in (
+        ({}, "the API key that was sent is wrong", "invalid_api_key"),
+        (none, "no API key was sent", "missing_api_key"),
+        ({"Authorization": "Basic abc"}, "no API key was sent", "missing_api_key"),
+    ):
+        with pytest.raises(openai.AuthenticationError, match=says) as error:
+            stranger.models.list(extra_headers=headers)
+        assert (error.value.status_code, error.value.code) == (401, code)
+        assert error.value.response.headers["www-authenticate"] == "Bearer"
+    assert served.call("HEAD", "/health", key="") == (200, "")
     for route in ("/metrics", "/stats", "/v1/models", "/is_paused", "/docs"):
         assert served.call("GET", route, key="")[0] == 401
     assert served.call("POST", "/inference/v1/generate", b"{}", key="")[0] == 401

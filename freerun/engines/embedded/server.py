@@ -15,10 +15,11 @@ from fastapi import FastAPI
 
 from freerun.core import ConfigError
 from freerun.engines.config import EngineConfig
+from freerun.engines.embedded.doors import LimitsBodies, NeedsKey
 from freerun.engines.embedded.load import load_for_engine
 from freerun.engines.embedded.openai.routes import Desk, add_openai_routes
 from freerun.engines.embedded.openai.text import Tokenizer
-from freerun.engines.embedded.replies import NeedsKey, add_refusals
+from freerun.engines.embedded.replies import add_refusals
 from freerun.engines.embedded.routes import add_control_routes, add_token_routes
 from freerun.engines.embedded.served import ServedEngine
 from freerun.engines.embedded.thread import EngineThread
@@ -95,6 +96,7 @@ def app_of(desk: Desk, subscriber: Subscriber, api_key: str | None) -> FastAPI:
     add_token_routes(app, desk.thread)
     add_control_routes(app, desk.thread, subscriber)
     add_openai_routes(app, desk)
+    app.add_middleware(LimitsBodies)
     if api_key:
         app.add_middleware(NeedsKey, key=api_key)
     return app

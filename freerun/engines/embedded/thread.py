@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from freerun.core import EngineError, FinishReason, FreerunError
+from freerun.core import EngineError, FinishReason, FreerunError, Version
 from freerun.engines.base import Completion, EngineStats, Span, UpdateReport
 from freerun.engines.config import OnUpdate
 from freerun.engines.embedded.asked import Ask, Asked, Piece
@@ -71,6 +71,10 @@ class EngineThread:
         sys.setswitchinterval(_SWITCH_S)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
+
+    @property
+    def version(self) -> Version:
+        return self._engine.version
 
     async def call(self, function: Callable[[], T]) -> T:
         """Have the engine's thread call this between two steps."""
