@@ -11,17 +11,18 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from freerun.core import FinishReason, Version
+from freerun.engines.extras import Alternatives, Extras
 from freerun.weights.base import WeightsHandle
 
-_COLDEST, _MOST, _LEAST_P = 1e-3, 2**31 - 1, 1e-6
+_COLDEST, _HOTTEST, _MOST, _LEAST_P = 1e-3, 1e6, 2**31 - 1, 1e-6
 
 
 @dataclass(slots=True, frozen=True)
 class Sampling:
     """How to sample. Log-probabilities are those of the distribution sampled from: after temperature, top-k, top-p.
 
-    A temperature that is hardly above 0 is 0, the likeliest token; a top-k that no vocabulary has is cut, and a top-p
-    of next to nothing raised: engines compute in 32 bits.
+    A temperature that is hardly above 0 is 0, the likeliest token; one beyond all sense, and a top-k that no vocabulary
+    has, are cut, and a top-p of next to nothing raised: engines compute in 32 bits.
     """
 
     max_new_tokens: int
@@ -33,8 +34,12 @@ class Sampling:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     seed: int = 0
+    extras: Extras | None = None
+    """What few ask for: penalties, alternatives and the like. On a GPU the engine is slower while somebody does."""
 
     def __post_init__(self) -> None:
+        if self.temperature > _HOTTEST:
+            object.__setattr__(self, "temperature", _HOTTEST)
         if 0 < self.temperature < _COLDEST:
             object.__setattr__(self, "temperature", 0.0)
         if 0 < self.top_p < _LEAST_P:
@@ -52,6 +57,8 @@ class Completion:
     logprobs: list[float]
     versions: list[Version]
     finish: FinishReason
+    alternatives: list[Alternatives] = field(default_factory=list)
+    """Of every token, if the request asked for them."""
 
 
 @dataclass(slots=True, frozen=True)

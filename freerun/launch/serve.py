@@ -1,6 +1,7 @@
 """`freerun serve`: a model folder behind HTTP, for people and their programs, in this process."""
 
 import asyncio
+import contextlib
 import difflib
 import ipaddress
 import os
@@ -29,12 +30,14 @@ def serve_model(folder: Path, overrides: Sequence[str], host: str, port: int, ap
     def ready(url: str) -> None:
         print(f"freerun: serving {folder.resolve().name} at {url}/v1 (Ctrl-C ends it)", flush=True)
 
-    try:
-        asyncio.run(serve(folder, config, AnySubscriber(PLAIN), ready, Where(host, port), api_key))
-    except KeyboardInterrupt:
+    async def until_told() -> None:
+        with contextlib.suppress(asyncio.CancelledError):  # that is how asyncio says Ctrl-C
+            await serve(folder, config, AnySubscriber(PLAIN), ready, Where(host, port), api_key)
         print("freerun: ended", file=sys.stderr, flush=True)
         sys.stdout.flush()
-        os._exit(0)  # a step may be under way in the engine's thread, and would take seconds
+        os._exit(0)  # threads may be in the middle of a step, or of reading a text, for seconds
+
+    asyncio.run(until_told())
 
 
 def engine_config(overrides: Sequence[str]) -> EngineConfig:

@@ -101,7 +101,7 @@ def test_models(served: Served) -> None:
 
 
 def test_completions(served: Served) -> None:
-    answer = served.complete(n=2, logprobs=1, extra_body=ENDLESS | {"return_token_ids": True})
+    answer = served.complete(n=2, logprobs=0, extra_body=ENDLESS | {"return_token_ids": True})
     assert answer.object == "text_completion"
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (3, 24, 27)
     assert [choice.index for choice in answer.choices] == [0, 1]
@@ -215,10 +215,8 @@ def test_tools_and_their_calls_go_through_the_template(served: Served) -> None:
         ({"temperature": "hot"}, "temperature"),
         ({"top_p": 0}, "top_p must"),
         ({"stop": [""]}, "stop must"),
-        ({"best_of": 4}, "best_of is not supported"),
         ({"suffix": "x"}, "suffix is not supported"),
-        ({"echo": True}, "echo is not supported"),
-        ({"extra_body": {"temprature": 1}}, "unknown parameter temprature"),
+        ({"extra_body": {"temprature": 1}}, "unknown parameter temprature; did you mean temperature"),
     ],
 )
 def test_nonsense_is_refused_with_a_reason(served: Served, more: dict[str, Any], says: str) -> None:
@@ -247,7 +245,6 @@ def test_other_refusals(served: Served) -> None:
         ({"messages": [{"role": "user", "content": "bad"}]}, "template refuses"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "text only"),
         ({"tool_choice": "required"}, "tool_choice must"),
-        ({"logprobs": True, "top_logprobs": 3}, "top_logprobs is not supported"),
         ({"response_format": {"type": "json_object"}}, "response_format is not supported"),
     ):
         with pytest.raises(openai.BadRequestError, match=says):

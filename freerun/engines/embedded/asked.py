@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from freerun.core import FinishReason, Version
 from freerun.engines.base import Sampling
+from freerun.engines.extras import Alternatives
 
 
 @dataclass(slots=True, frozen=True)
@@ -31,6 +32,7 @@ class Piece:
     versions: list[Version]
     finish: FinishReason | None
     """None: there is more to come."""
+    alternatives: list[Alternatives] = field(default_factory=list)
 
 
 class Asked:

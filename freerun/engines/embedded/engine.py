@@ -23,6 +23,7 @@ from freerun.engines.embedded.latency import Latencies
 from freerun.engines.embedded.memory import cache_tokens
 from freerun.engines.embedded.scheduler import Scheduler, Step
 from freerun.engines.embedded.sequence import Request, Sequence
+from freerun.engines.embedded.shaping import check_extras
 from freerun.models.decoder import Decoder
 
 Detokenise = Callable[[list[int]], str]
@@ -62,6 +63,9 @@ class EmbeddedEngine:
         self._ended: list[tuple[str, Completion]] = []
         """Answers that ended when somebody else than `step` had to wait for what was under way."""
         self._requests: dict[str, list[Sequence]] = {}
+        self._special: set[str] = set()
+        """Requests with `extras`: while there are any, the host must know every token before the next is sampled."""
+        self._expects_update = False
         self._landed_s = time.monotonic()
         self.version: Version = 0
         self.tokens = 0
@@ -132,9 +136,14 @@ class EmbeddedEngine:
             raise EngineError("stop strings need a tokenizer in the model's folder")
         eos = () if sampling.ignore_eos else shape.eos_token_ids
         stops = frozenset((*sampling.stop_token_ids, *eos))
+        if sampling.extras:
+            check_extras(sampling.extras, stops, shape.vocab_size)
         request = Request(id, prompt, sampling, n, stops=stops, asked_s=asked_s or time.monotonic())
         self._requests[id] = self._scheduler.submit(request)
         self.prompt_tokens += len(prompt)
+        if sampling.extras:
+            self._special.add(id)
+            self._shorten_steps()
 
     def warm_up(self) -> None:
         """On a GPU: compile what decoding needs, by answering something while nobody waits yet."""
@@ -155,6 +164,7 @@ class EmbeddedEngine:
         for sequence in self._requests.pop(id, []):
             if sequence.finish is None:
                 self._scheduler.end(sequence, FinishReason.ABORT)
+        self._forget_special(id)
         self._ended = [(ended, completion) for ended, completion in self._ended if ended != id]
 
     def step(self) -> list[tuple[str, Completion]]:
@@ -214,8 +224,18 @@ class EmbeddedEngine:
         request = sequence.request
         if not request.unfinished:
             del self._requests[request.id]
+            self._forget_special(request.id)
         completion = Completion(sequence.index, sequence.tokens, sequence.logprobs, sequence.versions, reason)
+        completion.alternatives = sequence.alternatives[: len(sequence.tokens)]
         return request.id, completion
+
+    def _forget_special(self, id: str) -> None:
+        if id in self._special:
+            self._special.remove(id)
+            self._shorten_steps()
+
+    def _shorten_steps(self) -> None:
+        self._runner.short = self._expects_update or bool(self._special)
 
     def _says_stop(self, tokens: list[int], stop: tuple[str, ...]) -> bool:
         """Only the tail is read: a stop string that ends with the newest token begins at most so many tokens back. A
@@ -242,7 +262,8 @@ class EmbeddedEngine:
 
     def expect_update(self, expected: bool) -> None:
         """New weights are on their way: steps are short until these have sampled their first tokens."""
-        self._runner.short = expected
+        self._expects_update = expected
+        self._shorten_steps()
 
     def hold(self, holding: bool) -> None:
         """Whether to begin no further answer for now. Those that have begun go on."""

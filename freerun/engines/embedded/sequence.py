@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from freerun.core import FinishReason, Version
 from freerun.engines.base import Sampling
+from freerun.engines.extras import Alternatives
 
 _WORD = (1 << 64) - 1
 
@@ -58,6 +59,8 @@ class Sequence:
     """The sampled ones."""
     logprobs: list[float] = field(default_factory=list)
     versions: list[Version] = field(default_factory=list)
+    alternatives: list[Alternatives] = field(default_factory=list)
+    """Of each token, if its request asks for them."""
     blocks: list[int] = field(default_factory=list)
     """Its own, behind the prompt's full ones."""
     table: list[int] = field(default_factory=list)

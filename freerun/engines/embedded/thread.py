@@ -299,8 +299,10 @@ class EngineThread:
         """What of an answer that ended was not posted yet: all of it, unless it was followed."""
         self._finished[whole.finish] += 1
         if not (sent := self._sent[id][whole.index] if id in self._sent else 0):
-            return Piece(id, whole.index, whole.tokens, whole.logprobs, whole.versions, whole.finish)
-        return Piece(id, whole.index, whole.tokens[sent:], whole.logprobs[sent:], whole.versions[sent:], whole.finish)
+            new = (whole.tokens, whole.logprobs, whole.versions)
+        else:
+            new = (whole.tokens[sent:], whole.logprobs[sent:], whole.versions[sent:])
+        return Piece(id, whole.index, *new, whole.finish, whole.alternatives[sent:])
 
     def _progress(self) -> Iterator[Piece]:
         for id, sent in self._sent.items():
@@ -308,7 +310,7 @@ class EngineThread:
                 start, sent[answer.index] = sent[answer.index], len(answer.tokens)
                 if start < len(answer.tokens):
                     new = (answer.tokens[start:], answer.logprobs[start:], answer.versions[start:])
-                    yield Piece(id, answer.index, *new, None)
+                    yield Piece(id, answer.index, *new, None, answer.alternatives[start : len(answer.tokens)])
 
     def _deliver(self, pieces: list[Piece]) -> None:
         for piece in pieces:
