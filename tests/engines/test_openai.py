@@ -374,6 +374,23 @@ def test_latencies(served: Served) -> None:
     assert served.metric("prompt_tokens_total") == before + 5
 
 
+def test_the_schema_says_what_every_route_takes(served: Served) -> None:
+    schema = json.loads(served.call("GET", "/openapi.json")[1])
+    parts = schema["components"]["schemas"]
+    for path, name, field in (
+        ("/v1/completions", "CompletionBody", "prompt"),
+        ("/v1/chat/completions", "ChatBody", "messages"),
+        ("/inference/v1/generate", "GenerateRequest", "token_ids"),
+        ("/update_weights", "UpdateRequest", "update_info"),
+    ):
+        content = schema["paths"][path]["post"]["requestBody"]["content"]
+        assert content["application/json"]["schema"] == {"$ref": f"#/components/schemas/{name}"}
+        assert field in parts[name]["required"]
+    assert [p["name"] for p in schema["paths"]["/pause"]["post"]["parameters"]] == ["mode"]
+    for reference in re.findall(r'"#/components/schemas/(\w+)"', json.dumps(schema)):
+        assert reference in parts
+
+
 def test_a_bad_command_is_one_line(tmp_path: Path) -> None:
     process = start(str(tmp_path / "none"))
     assert process.communicate()[1].splitlines() == [

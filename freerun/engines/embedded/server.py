@@ -7,6 +7,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -19,6 +20,7 @@ from freerun.engines.embedded.doors import LimitsBodies, NeedsKey
 from freerun.engines.embedded.load import load_for_engine
 from freerun.engines.embedded.openai.routes import Desk, add_openai_routes
 from freerun.engines.embedded.openai.text import Tokenizer
+from freerun.engines.embedded.openapi import describe
 from freerun.engines.embedded.replies import add_refusals
 from freerun.engines.embedded.routes import add_control_routes, add_token_routes
 from freerun.engines.embedded.served import ServedEngine
@@ -91,11 +93,12 @@ async def serve(
 
 
 def app_of(desk: Desk, subscriber: Subscriber, api_key: str | None) -> FastAPI:
-    app = FastAPI(title="Freerun embedded engine")
+    app = FastAPI(title="Freerun embedded engine", version=version("freerun"))
     add_refusals(app)
     add_token_routes(app, desk.thread)
     add_control_routes(app, desk.thread, subscriber)
     add_openai_routes(app, desk)
+    describe(app)
     app.add_middleware(LimitsBodies)
     if api_key:
         app.add_middleware(NeedsKey, key=api_key)
