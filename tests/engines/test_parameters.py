@@ -185,6 +185,8 @@ def test_nonsense_in_a_chat_is_refused(served: Served) -> None:
     for more, says in (
         ({"top_logprobs": 2}, "top_logprobs needs logprobs: true"),
         ({"top_logprobs": 21, "logprobs": True}, r"top_logprobs must lie in 0\.\.20"),
+        ({"messages": [{"role": "user"}]}, "a message of user needs content"),
+        ({"messages": [{"content": "hi"}]}, "every message needs a role"),
         ({"extra_body": {"echo": True}}, "echo is for /v1/completions"),
         ({"extra_body": {"add_generation_prompt": True, "continue_final_message": True}}, "does not go with"),
         ({"extra_body": {"chat_template_kwargs": {"tokenize": True}}}, "must not hold tokenize"),

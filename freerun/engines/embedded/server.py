@@ -7,7 +7,6 @@ import asyncio
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -93,7 +92,7 @@ async def serve(
 
 
 def app_of(desk: Desk, subscriber: Subscriber, api_key: str | None) -> FastAPI:
-    app = FastAPI(title="Freerun embedded engine", version=version("freerun"))
+    app = FastAPI(title="Freerun embedded engine")
     add_refusals(app)
     add_token_routes(app, desk.thread)
     add_control_routes(app, desk.thread, subscriber)

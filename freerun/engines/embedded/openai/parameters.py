@@ -46,7 +46,7 @@ REFUSED: dict[str, tuple[list[Any], str]] = {
     "web_search_options": ([], "there is no web search here"),
     "moderation": ([], "there is no moderation here"),
     "verbosity": (["medium"], "ask for a short or a long answer in the prompt"),
-    "prompt_logprobs": ([0, False], "log-probabilities are of sampled tokens only"),
+    "prompt_logprobs": ([], "log-probabilities are of sampled tokens only"),
     "bad_words": ([[]], "use logit_bias with token ids"),
     "logits_processors": ([[]], "use logit_bias, min_p or the penalties"),
     "thinking_token_budget": ([], "use max_tokens"),

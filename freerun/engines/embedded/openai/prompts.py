@@ -3,16 +3,18 @@
 import json
 from typing import Any
 
-from freerun.engines.embedded.openai.requests import Body, ChatBody, CompletionBody, refuse_too_many
+from freerun.engines.embedded.openai.requests import Body, ChatBody, CompletionBody
 from freerun.engines.embedded.openai.text import Tokenizer
 from freerun.engines.embedded.replies import Refused
+from freerun.engines.extras import MOST_ANSWERS
 
 
 def prompts_of(request: CompletionBody, tokenizer: Tokenizer, longest: int) -> list[list[int]]:
     """`longest` is how many tokens the model and its cache hold."""
     prompt = request.prompt
     prompts = [prompt] if isinstance(prompt, str) or _are_tokens(prompt) else prompt
-    refuse_too_many(len(prompts), request.n)
+    if len(prompts) * request.n > MOST_ANSWERS:
+        raise Refused(f"{len(prompts)} prompts with n={request.n} are more than {MOST_ANSWERS} answers", "prompt")
     if not all(isinstance(one, str) or _are_tokens(one) for one in prompts):
         raise Refused("prompt must be text, a list of texts, token ids, or a list of lists of token ids", "prompt")
     if not prompts or not all(prompts):
@@ -69,6 +71,8 @@ def _message(message: dict[str, Any]) -> dict[str, Any]:
         content = "".join(_text_of(part) for part in content)
     elif content is not None and not isinstance(content, str):
         raise Refused("a message's content is text, or a list of text parts", "messages")
+    elif content is None and message["role"] != "assistant":
+        raise Refused(f"a message of {message['role']} needs content", "messages")
     message = message | {"content": content or ""}
     if calls := message.get("tool_calls"):
         message["tool_calls"] = [_tool_call(call) for call in calls]

@@ -13,7 +13,7 @@ import msgspec
 from freerun.engines.base import Sampling
 from freerun.engines.embedded.openai.parameters import IGNORED, REFUSED
 from freerun.engines.embedded.replies import Refused
-from freerun.engines.extras import MOST_ANSWERS, SamplingFields
+from freerun.engines.extras import SamplingFields
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -130,14 +130,9 @@ def read(body: bytes, kind: type[B]) -> B:
         request = msgspec.convert({key: values[key] for key in values.keys() & known}, kind, str_keys=True)
     except msgspec.ValidationError as error:
         raise Refused(f"the request's body: {error}", _field_of(error)) from None
-    refuse_nonsense(request)
+    if wrong := request.wrong():
+        raise Refused(f"{wrong[0]} {wrong[1]}", wrong[0])
     return request
-
-
-def refuse_nonsense(fields: SamplingFields) -> None:
-    if wrong := fields.wrong():
-        field, rule = wrong
-        raise Refused(f"{field} {rule}", field)
 
 
 def _refuse(key: str, value: Any, known: set[str]) -> None:
@@ -194,8 +189,3 @@ def seed_of(request: Body) -> int:
     """The request's own, or a new one. All prompts of a request share it: an answer depends on its prompt, the seed
     and its number alone, not on its company."""
     return secrets.randbits(62) if request.seed is None else request.seed
-
-
-def refuse_too_many(prompts: int, n: int) -> None:
-    if prompts * n > MOST_ANSWERS:
-        raise Refused(f"{prompts} prompts with n={n} are more than {MOST_ANSWERS} answers", "prompt")
