@@ -1,13 +1,16 @@
 """`freerun serve` as a real process, driven by the unmodified OpenAI client."""
 
+import asyncio
 import base64
 import json
 import os
 import pickle
 import re
 import signal
+import socket
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -22,7 +25,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freerun.core import ConfigError, FinishReason
-from freerun.engines.embedded.openai.text import AnswerText
+from freerun.engines.base import Sampling
+from freerun.engines.embedded.asked import Ask, Asked, Piece
+from freerun.engines.embedded.openai.answers import CompletionShape, Reply
+from freerun.engines.embedded.openai.requests import CompletionBody, StreamOptions
+from freerun.engines.embedded.openai.routes import Answers, stream_of
+from freerun.engines.embedded.openai.text import AnswerText, Tokenizer
 from freerun.launch.serve import engine_config
 from tests.tiny import tiny_folder
 
@@ -406,15 +414,32 @@ def test_a_bad_command_is_one_line(tmp_path: Path) -> None:
             engine_config([override])
 
 
+def deaf_client(served: Served) -> socket.socket:
+    """It asks for more than all buffers hold, and reads none of it."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect(("127.0.0.1", int(served.url.rsplit(":", 1)[1])))
+    body = json.dumps({"prompt": "a", "n": 64, "logprobs": 20, "max_tokens": 100, "stream": True} | ENDLESS)
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\nContent-Length: {len(body)}"
+    ended = served.metric('requests_total{finish_reason="length"}')
+    client.sendall(f"{head}\r\n\r\n{body}".encode())
+    served.until('requests_total{finish_reason="length"}', lambda now: now == ended + 64)
+    return client
+
+
 def test_control_c_ends_it_cleanly(served: Served) -> None:
-    """Last of this file: it ends the server, in the middle of an answer."""
+    """Last of this file: it ends the server, in the middle of an answer, and while a client does not read."""
+    deaf = deaf_client(served)
     served.call("POST", "/pause")
     stream = served.complete(stream=True)
+    told_s = time.monotonic()
     served.process.send_signal(signal.SIGINT)
     assert [chunk.choices[0].finish_reason for chunk in stream] == ["abort"]
     assert served.process.stderr
     assert served.process.stderr.read() == "freerun: ended\n"
     assert served.process.wait() == 0
+    assert time.monotonic() - told_s < 3
+    deaf.close()
 
 
 def bytewise(tokens: list[int]) -> str:
@@ -448,3 +473,26 @@ def test_the_token_that_ends_an_answer_is_left_out() -> None:
     answer = AnswerText(bytewise, (), frozenset({ord("!")}))
     assert answer.add(list(b"a!b"), None) == "a!b"
     assert answer.add(list(b"c!"), FinishReason.STOP) == "c"
+
+
+async def test_a_stream_with_much_to_say_leaves_others_their_turn(tmp_path: Path) -> None:
+    """Whoever hung up is noticed by somebody else."""
+    asks, turns = [Ask("a", [5], Sampling(max_new_tokens=500))], 0
+    asked = Asked(asks, lambda: None)
+    for number in range(500):
+        asked.put(Piece("a", 0, [5], [0.0], [0], FinishReason.LENGTH if number == 499 else None))
+    tokenizer = Tokenizer(tiny_folder(tmp_path / "tiny"))
+    answers = Answers(CompletionBody(prompt="d"), asks, tokenizer, frozenset())
+    reply = Reply("a", "tiny", 0, CompletionShape(), [[5]], 1, False, False, str)
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    events = [event async for event in stream_of(reply, answers, asked, StreamOptions())]
+    counting.cancel()
+    assert len(events) == 501
+    assert turns >= 500

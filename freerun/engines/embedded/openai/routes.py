@@ -62,7 +62,7 @@ class Desk:
         answers = Answers(body, asks, self.tokenizer, self.eos_token_ids)
         asked = await self.thread.ask(asks, follow=body.stream)
         if body.stream:
-            return Events(_events(reply, answers, asked, body.stream_options), asked.close)
+            return Events(stream_of(reply, answers, asked, body.stream_options), asked.close)
         try:
             return await unless_gone(request, _whole(reply, answers, asked))
         finally:
@@ -100,7 +100,7 @@ async def _whole(reply: Reply, answers: Answers, asked: Asked) -> Response:
     return json(reply.whole(sorted(choices, key=lambda choice: int(choice["index"]))))
 
 
-async def _events(reply: Reply, answers: Answers, asked: Asked, options: StreamOptions) -> AsyncIterator[bytes]:
+async def stream_of(reply: Reply, answers: Answers, asked: Asked, options: StreamOptions) -> AsyncIterator[bytes]:
     def chunk(choice: Json) -> bytes:
         if options.include_usage:
             return event(reply.chunk(choice) | {"usage": reply.usage() if options.continuous_usage_stats else None})
