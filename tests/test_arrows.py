@@ -42,9 +42,9 @@ HOMES = {
     "peft": {"train/lora.py"},
     "fastapi": {
         *("engines/embedded/server.py", "engines/embedded/replies.py", "engines/embedded/routes.py"),
-        "engines/embedded/openai/routes.py",
+        *("engines/embedded/openai/routes.py", "engines/embedded/openapi.py"),
     },
-    "starlette": {"engines/embedded/replies.py"},
+    "starlette": {"engines/embedded/replies.py", "engines/embedded/doors.py"},
     "uvicorn": {"engines/embedded/server.py"},
     "zmq": {"train/remote.py", "train/worker.py"},
     "aiohttp": {"engines/http.py"},

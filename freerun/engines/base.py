@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from freerun.core import FinishReason, Version
+from freerun.engines.extras import Alternatives, Extras
 from freerun.weights.base import WeightsHandle
 
-_COLDEST, _MOST, _LEAST_P = 1e-3, 2**31 - 1, 1e-6
+_COLDEST, _HOTTEST, _MOST, _LEAST_P = 1e-3, 1e6, 2**31 - 1, 1e-6
 
 
 @dataclass(slots=True, frozen=True)
@@ -21,8 +22,8 @@ class Sampling:
     """How to sample. Log-probabilities are the policy's among all tokens, after temperature and before top-k and top-p:
     whoever learns from them then compares like with like.
 
-    A temperature that is hardly above 0 is 0, the likeliest token; a top-k that no vocabulary has is cut, and a top-p
-    of next to nothing raised: engines compute in 32 bits.
+    A temperature that is hardly above 0 is 0, the likeliest token; one beyond all sense, and a top-k that no vocabulary
+    has, are cut, and a top-p of next to nothing raised: engines compute in 32 bits.
     """
 
     max_new_tokens: int
@@ -34,8 +35,12 @@ class Sampling:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     seed: int = 0
+    extras: Extras | None = None
+    """What few ask for: penalties, alternatives and the like. On a GPU the engine is slower while somebody does."""
 
     def __post_init__(self) -> None:
+        if self.temperature > _HOTTEST:
+            object.__setattr__(self, "temperature", _HOTTEST)
         if 0 < self.temperature < _COLDEST:
             object.__setattr__(self, "temperature", 0.0)
         if 0 < self.top_p < _LEAST_P:
@@ -53,6 +58,8 @@ class Completion:
     logprobs: list[float]
     versions: list[Version]
     finish: FinishReason
+    alternatives: list[Alternatives] = field(default_factory=list)
+    """Of every token, if the request asked for them."""
 
 
 @dataclass(slots=True, frozen=True)

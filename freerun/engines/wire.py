@@ -12,35 +12,39 @@ import msgspec
 from freerun.core import EngineError, FinishReason, Version
 from freerun.engines.base import Completion, Sampling
 from freerun.engines.config import OnUpdate
+from freerun.engines.extras import SamplingFields
 from freerun.weights.base import WeightsHandle
 
 GENERATE = "/inference/v1/generate"
 
 
-class SamplingParams(msgspec.Struct, kw_only=True):
+class SamplingParams(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     max_tokens: int = 16
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    stop: list[str] = []
-    stop_token_ids: list[int] = []
-    ignore_eos: bool = False
+    stop: str | list[str] | None = None
     seed: int = 0
-    n: int = 1
     logprobs: int = 0
+    """How many alternatives come with every token; its own log-probability always does."""
+
+    def stops(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    def longest_answer(self) -> int:
+        return self.max_tokens
+
+    def alternatives(self) -> int:
+        return self.logprobs
 
     def sampling(self) -> Sampling:
-        if self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < -1 or "" in self.stop:
-            raise EngineError("temperature ≥ 0, 0 < top_p ≤ 1, top_k ≥ 0 and no empty stop string, please")
         return Sampling(
             max_new_tokens=self.max_tokens,
             temperature=self.temperature,
             top_p=self.top_p,
             top_k=max(self.top_k, 0),
-            stop=tuple(self.stop),
+            stop=self.stops(),
             stop_token_ids=tuple(self.stop_token_ids),
             ignore_eos=self.ignore_eos,
             seed=self.seed,
+            extras=self.extras(),
         )
 
 
@@ -51,9 +55,10 @@ class GenerateRequest(msgspec.Struct, kw_only=True):
     stream: bool = False
 
 
-class TokenLogprob(msgspec.Struct):
+class TokenLogprob(msgspec.Struct, omit_defaults=True):
     token_id: int
     logprob: float
+    top_logprobs: list["TokenLogprob"] = []
 
 
 class Logprobs(msgspec.Struct):
@@ -88,6 +93,7 @@ class UpdateRequest(msgspec.Struct, omit_defaults=True):
 
 
 def request_of(id: str, prompt: list[int], sampling: Sampling, n: int) -> GenerateRequest:
+    """Without `extras`: no rollout asks for them."""
     params = SamplingParams(
         max_tokens=sampling.max_new_tokens,
         temperature=sampling.temperature,
@@ -109,6 +115,8 @@ def choice_of(completion: Completion) -> Choice:
         stretches.append(Stretch(str(version), start, start + length))
         start += length
     content = [TokenLogprob(t, p) for t, p in zip(completion.tokens, completion.logprobs, strict=True)]
+    for entry, alternatives in zip(content, completion.alternatives, strict=False):
+        entry.top_logprobs = [TokenLogprob(token, logprob) for token, logprob in alternatives]
     return Choice(
         index=completion.index,
         token_ids=completion.tokens,

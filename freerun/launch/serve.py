@@ -1,8 +1,10 @@
 """`freerun serve`: a model folder behind HTTP, for people and their programs, in this process."""
 
 import asyncio
+import contextlib
 import difflib
 import ipaddress
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +20,7 @@ from freerun.weights.subscribe import PLAIN, AnySubscriber
 
 
 def serve_model(folder: Path, overrides: Sequence[str], host: str, port: int, api_key: str | None) -> None:
-    """Returns when it is told to end, by Ctrl-C. What is wrong with the folder or the command line is a ConfigError."""
+    """Ends the process on Ctrl-C. What is wrong with the folder or the command line is a ConfigError."""
     config = engine_config(overrides)
     read_shape(folder)  # before torch is imported, which is slow
     if api_key is None and not _is_loopback(host):
@@ -28,10 +30,14 @@ def serve_model(folder: Path, overrides: Sequence[str], host: str, port: int, ap
     def ready(url: str) -> None:
         print(f"freerun: serving {folder.resolve().name} at {url}/v1 (Ctrl-C ends it)", flush=True)
 
-    try:
-        asyncio.run(serve(folder, config, AnySubscriber(PLAIN), ready, Where(host, port), api_key))
-    except KeyboardInterrupt:
-        print("freerun: ended", file=sys.stderr)
+    async def until_told() -> None:
+        with contextlib.suppress(asyncio.CancelledError):  # that is how asyncio says Ctrl-C
+            await serve(folder, config, AnySubscriber(PLAIN), ready, Where(host, port), api_key)
+        print("freerun: ended", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        os._exit(0)  # threads may be in the middle of a step, or of reading a text, for seconds
+
+    asyncio.run(until_told())
 
 
 def engine_config(overrides: Sequence[str]) -> EngineConfig:

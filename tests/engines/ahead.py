@@ -8,6 +8,7 @@ from freerun.engines.embedded.flight import Flight
 from freerun.engines.embedded.sampler import sample, uniform
 from freerun.engines.embedded.scheduler import Step
 from freerun.engines.embedded.sequence import UNKNOWN, Chunk, Sequence
+from freerun.engines.embedded.shaping import is_special
 from freerun.models.decoder import Decoder
 
 
@@ -23,6 +24,8 @@ class AheadCpuRunner(CpuRunner):
 
     @torch.inference_mode()
     def launch(self, step: Step) -> Flight:
+        if self.short and is_special([chunk.samples for chunk in step.chunks if chunk.samples]):
+            return super().launch(step)
         reading = [chunk for chunk in step.chunks if not chunk.samples]
         decoding = [(chunk, chunk.samples) for chunk in step.chunks if chunk.samples]
         self._cache.copy(step.copies)

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from freerun.engines.base import Completion, Sampling
 from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.engine import EmbeddedEngine
+from freerun.engines.extras import Extras
 from freerun.models.decoder import Decoder, Layer, rotate
 from tests.tiny import tiny_decoder
 
@@ -299,6 +300,25 @@ def test_a_restricted_answer_leaves_its_company_as_it_was() -> None:
     together = run(engine)
     assert all(together["free", i].tokens == alone["free", i].tokens for i in range(2))
     assert together["held", 0].tokens != together["free", 0].tokens
+
+
+def test_what_the_kernels_cannot_do_is_sampled_in_torch_with_the_same_dice() -> None:
+    sampling = Sampling(max_new_tokens=40, seed=3, ignore_eos=True, temperature=0.8, top_k=20)
+    engine = EmbeddedEngine(decoder(3, torch.float32), EngineConfig(cache_tokens=8192, burst=4))
+    engine.submit("plain", [5, 6], sampling, 2)
+    alone = run(engine)
+    engine.submit("plain", [5, 6], sampling, 2)
+    engine.submit("told", [5, 6], replace(sampling, extras=Extras(top_logprobs=3)), 2)
+    engine.submit("varied", [5, 6], replace(sampling, extras=Extras(presence_penalty=2, min_tokens=3, min_p=0.01)), 2)
+    together = run(engine)
+    for i in range(2):
+        for id in ("plain", "told"):
+            assert together[id, i].tokens == alone["plain", i].tokens
+            assert together[id, i].logprobs == pytest.approx(alone["plain", i].logprobs, abs=2e-3)
+        assert [len(best) for best in together["told", i].alternatives] == [3] * 40
+        assert len(set(together["varied", i].tokens)) > len(set(alone["plain", i].tokens))
+    engine.submit("plain", [5, 6], sampling, 2)
+    assert run(engine)["plain", 1].tokens == alone["plain", 1].tokens, "in bursts again"
 
 
 def test_steps_are_short_from_the_news_of_new_weights_to_their_first_tokens() -> None:

@@ -1,13 +1,16 @@
 """`freerun serve` as a real process, driven by the unmodified OpenAI client."""
 
+import asyncio
 import base64
 import json
 import os
 import pickle
 import re
 import signal
+import socket
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -22,7 +25,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freerun.core import ConfigError, FinishReason
-from freerun.engines.embedded.openai.text import AnswerText
+from freerun.engines.base import Sampling
+from freerun.engines.embedded.asked import Ask, Asked, Piece
+from freerun.engines.embedded.openai.answers import CompletionShape, Reply
+from freerun.engines.embedded.openai.requests import CompletionBody, StreamOptions
+from freerun.engines.embedded.openai.routes import Answers, stream_of
+from freerun.engines.embedded.openai.text import AnswerText, Tokenizer
 from freerun.launch.serve import engine_config
 from tests.tiny import tiny_folder
 
@@ -101,7 +109,7 @@ def test_models(served: Served) -> None:
 
 
 def test_completions(served: Served) -> None:
-    answer = served.complete(n=2, logprobs=1, extra_body=ENDLESS | {"return_token_ids": True})
+    answer = served.complete(n=2, logprobs=0, extra_body=ENDLESS | {"return_token_ids": True})
     assert answer.object == "text_completion"
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (3, 24, 27)
     assert [choice.index for choice in answer.choices] == [0, 1]
@@ -215,10 +223,8 @@ def test_tools_and_their_calls_go_through_the_template(served: Served) -> None:
         ({"temperature": "hot"}, "temperature"),
         ({"top_p": 0}, "top_p must"),
         ({"stop": [""]}, "stop must"),
-        ({"best_of": 4}, "best_of is not supported"),
         ({"suffix": "x"}, "suffix is not supported"),
-        ({"echo": True}, "echo is not supported"),
-        ({"extra_body": {"temprature": 1}}, "unknown parameter temprature"),
+        ({"extra_body": {"temprature": 1}}, "unknown parameter temprature; did you mean temperature"),
     ],
 )
 def test_nonsense_is_refused_with_a_reason(served: Served, more: dict[str, Any], says: str) -> None:
@@ -247,7 +253,6 @@ def test_other_refusals(served: Served) -> None:
         ({"messages": [{"role": "user", "content": "bad"}]}, "template refuses"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "text only"),
         ({"tool_choice": "required"}, "tool_choice must"),
-        ({"logprobs": True, "top_logprobs": 3}, "top_logprobs is not supported"),
         ({"response_format": {"type": "json_object"}}, "response_format is not supported"),
     ):
         with pytest.raises(openai.BadRequestError, match=says):
@@ -255,6 +260,10 @@ def test_other_refusals(served: Served) -> None:
     for method, route, body, status in (
         ("POST", "/v1/completions", b"{", 400),
         ("POST", "/v1/completions", b"[]", 400),
+        ("POST", "/v1/completions", b'{"prompt": "\xff"}', 400),
+        ("POST", "/inference/v1/generate", b'{"request_id": "\xff"}', 400),
+        ("POST", "/v1/completions", b" " * (64 * 2**20 + 1), 413),
+        ("OPTIONS", "/v1/models", None, 405),
         ("POST", "/update_weights", b"{}", 400),
         ("POST", "/pause?mode=often", b"", 400),
         ("GET", "/v1/nothing", None, 404),
@@ -264,8 +273,18 @@ def test_other_refusals(served: Served) -> None:
 
 
 def test_every_route_but_health_needs_the_key(served: Served) -> None:
-    with pytest.raises(openai.AuthenticationError, match="API key"):
-        openai.OpenAI(base_url=f"{served.url}/v1", api_key="wrong", max_retries=0).models.list()
+    stranger = openai.OpenAI(base_url=f"{served.url}/v1", api_key="wrong", max_retries=0)
+    none: Any = {"Authorization": openai.Omit()}
+    for headers, says, code in (
+        ({}, "the API key that was sent is wrong", "invalid_api_key"),
+        (none, "no API key was sent", "missing_api_key"),
+        ({"Authorization": "Basic abc"}, "no API key was sent", "missing_api_key"),
+    ):
+        with pytest.raises(openai.AuthenticationError, match=says) as error:
+            stranger.models.list(extra_headers=headers)
+        assert (error.value.status_code, error.value.code) == (401, code)
+        assert error.value.response.headers["www-authenticate"] == "Bearer"
+    assert served.call("HEAD", "/health", key="") == (200, "")
     for route in ("/metrics", "/stats", "/v1/models", "/is_paused", "/docs"):
         assert served.call("GET", route, key="")[0] == 401
     assert served.call("POST", "/inference/v1/generate", b"{}", key="")[0] == 401
@@ -344,6 +363,42 @@ def test_metrics(served: Served) -> None:
         assert served.metric(name) == 0
 
 
+def test_latencies(served: Served) -> None:
+    """Of every answer that ended by itself one observation, in buckets that only grow."""
+    served.complete(n=3, max_tokens=4, extra_body=ENDLESS)
+    text = served.call("GET", "/metrics")[1]
+    ended = sum(served.metric(f'requests_total{{finish_reason="{why}"}}') for why in ("stop", "length"))
+    for name in ("time_to_first_token", "request_time_per_output_token", "e2e_request_latency", "request_queue_time"):
+        assert f"# TYPE freerun_{name}_seconds histogram" in text
+        found = re.findall(rf'^freerun_{name}_seconds_bucket{{le="(.*)"}} (\d+)$', text, re.MULTILINE)
+        bounds, counts = [float(bound) for bound, _ in found], [int(count) for _, count in found]
+        assert (bounds, counts) == (sorted(bounds), sorted(counts))
+        assert counts[-1] == served.metric(f"{name}_seconds_count")
+        assert served.metric(f"{name}_seconds_sum") >= 0
+    assert served.metric("e2e_request_latency_seconds_count") == ended
+    assert served.metric("time_to_first_token_seconds_count") >= ended
+    before = served.metric("prompt_tokens_total")
+    served.complete(["abc", "de"], n=2)
+    assert served.metric("prompt_tokens_total") == before + 5
+
+
+def test_the_schema_says_what_every_route_takes(served: Served) -> None:
+    schema = json.loads(served.call("GET", "/openapi.json")[1])
+    parts = schema["components"]["schemas"]
+    for path, name, field in (
+        ("/v1/completions", "CompletionBody", "prompt"),
+        ("/v1/chat/completions", "ChatBody", "messages"),
+        ("/inference/v1/generate", "GenerateRequest", "token_ids"),
+        ("/update_weights", "UpdateRequest", "update_info"),
+    ):
+        content = schema["paths"][path]["post"]["requestBody"]["content"]
+        assert content["application/json"]["schema"] == {"$ref": f"#/components/schemas/{name}"}
+        assert field in parts[name]["required"]
+    assert [p["name"] for p in schema["paths"]["/pause"]["post"]["parameters"]] == ["mode"]
+    for reference in re.findall(r'"#/components/schemas/(\w+)"', json.dumps(schema)):
+        assert reference in parts
+
+
 def test_a_bad_command_is_one_line(tmp_path: Path) -> None:
     process = start(str(tmp_path / "none"))
     assert process.communicate()[1].splitlines() == [
@@ -359,15 +414,32 @@ def test_a_bad_command_is_one_line(tmp_path: Path) -> None:
             engine_config([override])
 
 
+def deaf_client(served: Served) -> socket.socket:
+    """It asks for more than all buffers hold, and reads none of it."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect(("127.0.0.1", int(served.url.rsplit(":", 1)[1])))
+    body = json.dumps({"prompt": "a", "n": 64, "logprobs": 20, "max_tokens": 100, "stream": True} | ENDLESS)
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\nContent-Length: {len(body)}"
+    ended = served.metric('requests_total{finish_reason="length"}')
+    client.sendall(f"{head}\r\n\r\n{body}".encode())
+    served.until('requests_total{finish_reason="length"}', lambda now: now == ended + 64)
+    return client
+
+
 def test_control_c_ends_it_cleanly(served: Served) -> None:
-    """Last of this file: it ends the server, in the middle of an answer."""
+    """Last of this file: it ends the server, in the middle of an answer, and while a client does not read."""
+    deaf = deaf_client(served)
     served.call("POST", "/pause")
     stream = served.complete(stream=True)
+    told_s = time.monotonic()
     served.process.send_signal(signal.SIGINT)
     assert [chunk.choices[0].finish_reason for chunk in stream] == ["abort"]
     assert served.process.stderr
     assert served.process.stderr.read() == "freerun: ended\n"
     assert served.process.wait() == 0
+    assert time.monotonic() - told_s < 3
+    deaf.close()
 
 
 def bytewise(tokens: list[int]) -> str:
@@ -401,3 +473,26 @@ def test_the_token_that_ends_an_answer_is_left_out() -> None:
     answer = AnswerText(bytewise, (), frozenset({ord("!")}))
     assert answer.add(list(b"a!b"), None) == "a!b"
     assert answer.add(list(b"c!"), FinishReason.STOP) == "c"
+
+
+async def test_a_stream_with_much_to_say_leaves_others_their_turn(tmp_path: Path) -> None:
+    """Whoever hung up is noticed by somebody else."""
+    asks, turns = [Ask("a", [5], Sampling(max_new_tokens=500))], 0
+    asked = Asked(asks, lambda: None)
+    for number in range(500):
+        asked.put(Piece("a", 0, [5], [0.0], [0], FinishReason.LENGTH if number == 499 else None))
+    tokenizer = Tokenizer(tiny_folder(tmp_path / "tiny"))
+    answers = Answers(CompletionBody(prompt="d"), asks, tokenizer, frozenset())
+    reply = Reply("a", "tiny", 0, CompletionShape(), [[5]], 1, False, False, str)
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    events = [event async for event in stream_of(reply, answers, asked, StreamOptions())]
+    counting.cancel()
+    assert len(events) == 501
+    assert turns >= 500

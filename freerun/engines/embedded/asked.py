@@ -1,11 +1,13 @@
 """What is asked of the engine's thread, and what comes back, piece by piece."""
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from freerun.core import FinishReason, Version
 from freerun.engines.base import Sampling
+from freerun.engines.extras import Alternatives
 
 
 @dataclass(slots=True, frozen=True)
@@ -16,6 +18,7 @@ class Ask:
     prompt: list[int]
     sampling: Sampling
     n: int = 1
+    asked_s: float = field(default_factory=time.monotonic)
 
 
 @dataclass(slots=True)
@@ -29,16 +32,18 @@ class Piece:
     versions: list[Version]
     finish: FinishReason | None
     """None: there is more to come."""
+    alternatives: list[Alternatives] = field(default_factory=list)
 
 
 class Asked:
     """Answers on their way. Iterate over it, piece by piece, or take what has come `together`; `close` cancels what has
-    not come yet, and must be called."""
+    not come yet, and must be called. All of it is the event loop's."""
 
-    def __init__(self, answers: int, cancel: Callable[[], None]) -> None:
-        self._left = answers
+    def __init__(self, asks: Sequence[Ask], cancel: Callable[[], None]) -> None:
+        self._unfinished = {(ask.id, index) for ask in asks for index in range(ask.n)}
+        self._left = len(self._unfinished)
         self._cancel = cancel
-        self.pieces: asyncio.Queue[Piece] = asyncio.Queue()
+        self._pieces: asyncio.Queue[Piece] = asyncio.Queue()
 
     def __aiter__(self) -> "Asked":
         return self
@@ -46,16 +51,29 @@ class Asked:
     async def __anext__(self) -> Piece:
         if not self._left:
             raise StopAsyncIteration
-        piece = await self.pieces.get()
+        piece = await self._pieces.get()
         self._left -= piece.finish is not None
         return piece
 
     async def together(self) -> list[Piece]:
         """All that has come, and at least one piece: what ended in one step of the engine. Empty at the end."""
         pieces = [await anext(self)] if self._left else []
-        while pieces and not self.pieces.empty():
+        while pieces and not self._pieces.empty():
             pieces.append(await anext(self))
         return pieces
+
+    def put(self, piece: Piece) -> None:
+        """A piece has come; it is left out if its answer was over."""
+        answer = piece.id, piece.index
+        if answer in self._unfinished:
+            self._pieces.put_nowait(piece)
+            if piece.finish is not None:
+                self._unfinished.remove(answer)
+
+    def abort(self) -> None:
+        """Every answer that has not ended ends with what has come of it."""
+        for id, index in list(self._unfinished):
+            self.put(Piece(id, index, [], [], [], FinishReason.ABORT))
 
     def close(self) -> None:
         self._cancel()

@@ -4,8 +4,9 @@ import torch
 
 from freerun.engines.embedded.cache import Cache, PagedAttention
 from freerun.engines.embedded.flight import Flight
-from freerun.engines.embedded.sampler import sample, uniform
+from freerun.engines.embedded.sampler import uniform
 from freerun.engines.embedded.scheduler import Step
+from freerun.engines.embedded.shaping import sample_rows
 from freerun.models.decoder import Decoder
 
 
@@ -33,7 +34,6 @@ class CpuRunner:
                 sequences.append(chunk.samples)
         if not sequences:
             return Flight.none()
-        how = [s.request.sampling for s in sequences]
         drawn = [uniform(s.request.sampling.seed, s.index, len(s.tokens)) for s in sequences]
-        chosen, logprobs = sample(self._decoder.logits(hidden[last]), how, drawn)
+        chosen, logprobs = sample_rows(self._decoder.logits(hidden[last]), sequences, drawn)
         return Flight(sequences, 1, lambda: ([[token] for token in chosen], [[logprob] for logprob in logprobs]))

@@ -19,9 +19,11 @@ from freerun.engines.config import EngineConfig, OnUpdate
 from freerun.engines.embedded.blocks import Blocks
 from freerun.engines.embedded.cpu import CpuRunner
 from freerun.engines.embedded.flight import Flight
+from freerun.engines.embedded.latency import Latencies
 from freerun.engines.embedded.memory import cache_tokens
 from freerun.engines.embedded.scheduler import Scheduler, Step
 from freerun.engines.embedded.sequence import Request, Sequence
+from freerun.engines.embedded.shaping import check_extras
 from freerun.models.decoder import Decoder
 
 Detokenise = Callable[[list[int]], str]
@@ -61,9 +63,14 @@ class EmbeddedEngine:
         self._ended: list[tuple[str, Completion]] = []
         """Answers that ended when somebody else than `step` had to wait for what was under way."""
         self._requests: dict[str, list[Sequence]] = {}
+        self._special: set[str] = set()
+        """Requests with `extras`: while there are any, the host must know every token before the next is sampled."""
+        self._expects_update = False
         self._landed_s = time.monotonic()
         self.version: Version = 0
         self.tokens = 0
+        self.prompt_tokens = 0
+        self.latencies = Latencies()
         self.first_token_after_update_s = 0.0
         """From the last swap of weights to the end of the first step that sampled with them, rebuilding included."""
         self._swapped_s: float | None = None
@@ -110,8 +117,9 @@ class EmbeddedEngine:
     def free_blocks(self) -> int:
         return self._blocks.free
 
-    def submit(self, id: str, prompt: list[int], sampling: Sampling, n: int) -> None:
-        """Queue n answers to a prompt. What makes no sense is refused here, before it runs."""
+    def submit(self, id: str, prompt: list[int], sampling: Sampling, n: int, asked_s: float | None = None) -> None:
+        """Queue n answers to a prompt. What makes no sense is refused here, before it runs. `asked_s` is when they were
+        asked for, if not now."""
         shape = self._decoder.shape
         if id in self._requests:
             raise EngineError(f"there is a request {id!r} already")
@@ -128,7 +136,14 @@ class EmbeddedEngine:
             raise EngineError("stop strings need a tokenizer in the model's folder")
         eos = () if sampling.ignore_eos else shape.eos_token_ids
         stops = frozenset((*sampling.stop_token_ids, *eos))
-        self._requests[id] = self._scheduler.submit(Request(id, prompt, sampling, n, stops=stops))
+        if sampling.extras:
+            check_extras(sampling.extras, stops, shape.vocab_size)
+        request = Request(id, prompt, sampling, n, stops=stops, asked_s=asked_s or time.monotonic())
+        self._requests[id] = self._scheduler.submit(request)
+        self.prompt_tokens += len(prompt)
+        if sampling.extras:
+            self._special.add(id)
+            self._shorten_steps()
 
     def warm_up(self) -> None:
         """On a GPU: compile what decoding needs, by answering something while nobody waits yet."""
@@ -141,13 +156,15 @@ class EmbeddedEngine:
         while self.has_work:
             self.step()
         self._blocks.forget()
-        self.tokens = 0
+        self.tokens = self.prompt_tokens = 0
+        self.latencies = Latencies()
 
     def cancel(self, id: str) -> None:
         """End what is left of a request; its unfinished answers are never reported."""
         for sequence in self._requests.pop(id, []):
             if sequence.finish is None:
                 self._scheduler.end(sequence, FinishReason.ABORT)
+        self._forget_special(id)
         self._ended = [(ended, completion) for ended, completion in self._ended if ended != id]
 
     def step(self) -> list[tuple[str, Completion]]:
@@ -172,6 +189,8 @@ class EmbeddedEngine:
         ended, landed = [], flight.landed()
         self._landed_s = time.monotonic()
         for sequence, tokens, logprobs in landed:
+            if not sequence.tokens:
+                self.latencies.began_to_answer(sequence, self._landed_s)
             new, reason = self._accepted(sequence, tokens)
             sequence.tokens.extend(tokens[:new])
             sequence.logprobs.extend(logprobs[:new])
@@ -201,11 +220,22 @@ class EmbeddedEngine:
 
     def _end(self, sequence: Sequence, reason: FinishReason) -> tuple[str, Completion]:
         self._scheduler.end(sequence, reason)
+        self.latencies.ended(sequence, reason, self._landed_s)
         request = sequence.request
         if not request.unfinished:
             del self._requests[request.id]
+            self._forget_special(request.id)
         completion = Completion(sequence.index, sequence.tokens, sequence.logprobs, sequence.versions, reason)
+        completion.alternatives = sequence.alternatives[: len(sequence.tokens)]
         return request.id, completion
+
+    def _forget_special(self, id: str) -> None:
+        if id in self._special:
+            self._special.remove(id)
+            self._shorten_steps()
+
+    def _shorten_steps(self) -> None:
+        self._runner.short = self._expects_update or bool(self._special)
 
     def _says_stop(self, tokens: list[int], stop: tuple[str, ...]) -> bool:
         """Only the tail is read: a stop string that ends with the newest token begins at most so many tokens back. A
@@ -232,7 +262,8 @@ class EmbeddedEngine:
 
     def expect_update(self, expected: bool) -> None:
         """New weights are on their way: steps are short until these have sampled their first tokens."""
-        self._runner.short = expected
+        self._expects_update = expected
+        self._shorten_steps()
 
     def hold(self, holding: bool) -> None:
         """Whether to begin no further answer for now. Those that have begun go on."""

@@ -30,6 +30,7 @@ from freerun.engines.embedded.pace import Pace
 from freerun.engines.embedded.reading import Reading, Room
 from freerun.engines.embedded.scheduler import Step
 from freerun.engines.embedded.sequence import UNKNOWN, Chunk, Sequence
+from freerun.engines.embedded.shaping import is_special, kernel_uniform, sample_rows
 from freerun.models.decoder import Decoder
 
 _TILE, _WIDTH, _WAYS = 16_384, 1_024, 8
@@ -158,10 +159,24 @@ class GpuRunner:
         batch = next(size for size in self._batches if size >= len(chunks))
         self._load(chunks, sequences, batch)
         longest = max(chunk.end for chunk in chunks) + self.burst
+        if self.short and is_special(sequences):
+            return self._decode_in_torch(sequences, batch, longest)
         graph, steps = self._graph(batch, longest), 1 if self.short else self._pace.steps
         for _ in range(steps):
             graph.replay()
         return self._flight(sequences, steps)
+
+    def _decode_in_torch(self, sequences: list[Sequence], batch: int, longest: int) -> Flight:
+        """One token each, when somebody asks for what the sampling kernels cannot do. The host waits for it."""
+        self._row_of = {}
+        start_s = time.monotonic()
+        split, splits = self._splits(batch, longest)
+        logits_RV = self._logits(batch, splits * split)[: len(sequences)]
+        drawn = [kernel_uniform(sequence.key, sequence.sampled) for sequence in sequences]
+        tokens, logprobs = sample_rows(logits_RV, sequences, drawn)
+        self._landed_s = time.monotonic()
+        self.waited_s += self._landed_s - start_s
+        return Flight(sequences, 1, lambda: ([[token] for token in tokens], [[logprob] for logprob in logprobs]))
 
     def _flight(self, sequences: list[Sequence], steps: int) -> Flight:
         """The results start for the host when the burst ends, whatever is launched behind it."""
@@ -186,14 +201,22 @@ class GpuRunner:
 
     def _decode_once(self, batch: int, longest: int) -> None:
         """One step of all rows, on the device alone."""
+        self._slots.sample(self._logits(batch, longest))
+
+    def _logits(self, batch: int, longest: int) -> Tensor:
         slots = self._slots
         attend = DecodeAttention(self.cache, self._inv_freq, slots.positions[:batch], slots.tables, longest)
-        slots.sample(self._fused.logits(self._fused.forward(slots.tokens[:batch], attend)))
+        return self._fused.logits(self._fused.forward(slots.tokens[:batch], attend))
+
+    def _splits(self, batch: int, longest: int) -> tuple[int, int]:
+        """Tokens of context in one stretch, and how many of these there are: a power of two, since kernels are compiled
+        for each number of them."""
+        split = split_tokens(batch * self._decoder.shape.kv_heads)
+        return split, next_power_of_2(-(-longest // split))
 
     def _graph(self, batch: int, longest: int) -> torch.cuda.CUDAGraph:
         """One step of that many rows, contexts up to `longest`; captured when first needed."""
-        split = split_tokens(batch * self._decoder.shape.kv_heads)
-        splits = next_power_of_2(-(-longest // split))
+        split, splits = self._splits(batch, longest)
         if (batch, splits) not in self._graphs:
             slots = self._slots
             kept = [t.clone() for t in (slots.tokens, slots.positions, slots.counts, slots.moment)]

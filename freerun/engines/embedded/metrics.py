@@ -22,6 +22,9 @@ class Metrics:
     last_update_pause_s: float
     first_token_after_update_s: float
     finished: dict[FinishReason, int] = field(default_factory=dict)
+    prompt_tokens: int = 0
+    latencies: list[str] = field(default_factory=list)
+    """Histograms, already in Prometheus' format."""
 
     def prometheus(self) -> str:
         return "\n".join(self._lines()) + "\n"
@@ -30,6 +33,12 @@ class Metrics:
         plain = [
             ("requests_running", "gauge", "Answers being written.", self.running),
             ("requests_waiting", "gauge", "Answers that wait for room.", self.waiting),
+            (
+                "prompt_tokens_total",
+                "counter",
+                "Tokens of prompts, each counted once however many its answers.",
+                self.prompt_tokens,
+            ),
             ("generated_tokens_total", "counter", "Tokens sampled.", self.tokens),
             (
                 "preemptions_total",
@@ -56,6 +65,7 @@ class Metrics:
         yield from _head("requests_total", "counter", "Answers that ended, by why; a request with n > 1 has n.")
         for reason in FinishReason:
             yield f'freerun_requests_total{{finish_reason="{reason.value}"}} {self.finished.get(reason, 0)}'
+        yield from self.latencies
 
 
 def _head(name: str, kind: str, help: str) -> Iterator[str]:

@@ -1,15 +1,14 @@
-"""What every route shares: JSON, event streams, refusals in OpenAI's shape, the API key, and clients that hang up."""
+"""What every route shares: JSON, event streams, refusals in OpenAI's shape, and clients that hang up."""
 
 import asyncio
-import hmac
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from freerun.core import ConfigError, EngineError, FreerunError
 from freerun.engines import wire
@@ -32,17 +31,23 @@ class ClientGone(Exception):
     """Whoever asked has hung up."""
 
 
-def json(message: Any, status: int = 200) -> Response:
-    return Response(wire.encode(message), status, media_type="application/json")
+def json(message: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(wire.encode(message), status, headers, media_type="application/json")
 
 
 def event(message: Any) -> bytes:
     return b"data: " + wire.encode(message) + b"\n\n"
 
 
-def refusal(message: str, status: int, param: str | None = None, code: str | None = None) -> Response:
+def refusal(
+    message: str,
+    status: int,
+    param: str | None = None,
+    code: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
     kind = "invalid_request_error" if status < 500 else "server_error"
-    return json({"error": {"message": message, "type": kind, "param": param, "code": code}}, status)
+    return json({"error": {"message": message, "type": kind, "param": param, "code": code}}, status, headers)
 
 
 class Events(StreamingResponse):
@@ -96,34 +101,22 @@ def add_refusals(app: FastAPI) -> None:
     async def unreadable(_: Request, error: msgspec.DecodeError) -> Response:
         return refusal(f"the request's body: {error}", 400)
 
+    @app.exception_handler(UnicodeDecodeError)
+    async def not_text(_: Request, error: UnicodeDecodeError) -> Response:
+        return refusal(f"the request's body is not UTF-8: {error}", 400)
+
+    @app.exception_handler(Exception)
+    async def unexpected(_: Request, error: Exception) -> Response:
+        return refusal(f"this server failed, and its log says where: {type(error).__name__}: {error}", 500)
+
     @app.exception_handler(FreerunError)
     async def failed(_: Request, error: FreerunError) -> Response:
         return refusal(str(error), 500, code=type(error).__name__)
 
     @app.exception_handler(HTTPException)
     async def no_such_route(request: Request, error: HTTPException) -> Response:
-        return refusal(f"{error.detail}: {request.method} {request.url.path}", error.status_code)
+        return refusal(f"{error.detail}: {request.method} {request.url.path}", error.status_code, headers=error.headers)
 
     @app.exception_handler(ClientGone)
     async def gone(_: Request, __: ClientGone) -> Response:
         return Response(status_code=499)  # nobody reads it
-
-
-class NeedsKey:
-    """ASGI middleware: every route but /health wants `Authorization: Bearer KEY`.
-
-    Not one of Starlette's BaseHTTPMiddleware, which would stand between a stream and the news of its client's end.
-    """
-
-    def __init__(self, app: ASGIApp, key: str) -> None:
-        self._app = app
-        self._expected = f"Bearer {key}".encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] != "/health":
-            given = dict(scope["headers"]).get(b"authorization", b"")
-            if not hmac.compare_digest(given, self._expected):
-                message = "this server needs an API key: send the header Authorization: Bearer KEY"
-                await refusal(message, 401, code="invalid_api_key")(scope, receive, send)
-                return
-        await self._app(scope, receive, send)

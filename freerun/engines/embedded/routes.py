@@ -20,6 +20,8 @@ def add_token_routes(app: FastAPI, thread: EngineThread) -> None:
     async def generate(request: Request) -> Response:
         body = msgspec.json.decode(await request.body(), type=wire.GenerateRequest)
         params = body.sampling_params
+        if wrong := params.wrong():
+            raise Refused(f"sampling_params: {wrong[0]} {wrong[1]}", wrong[0])
         asked = await thread.ask([Ask(body.request_id, body.token_ids, params.sampling(), params.n)])
         if body.stream:
             return Events(_events(body.request_id, asked), asked.close)
@@ -44,7 +46,9 @@ async def _choices(asked: Asked) -> list[wire.Choice]:
 
 def _choice(whole: Piece) -> wire.Choice:
     assert whole.finish is not None, "these are not followed, so they come whole"
-    return wire.choice_of(Completion(whole.index, whole.tokens, whole.logprobs, whole.versions, whole.finish))
+    return wire.choice_of(
+        Completion(whole.index, whole.tokens, whole.logprobs, whole.versions, whole.finish, whole.alternatives)
+    )
 
 
 def add_control_routes(app: FastAPI, thread: EngineThread, subscriber: Subscriber) -> None:
@@ -78,6 +82,8 @@ def add_control_routes(app: FastAPI, thread: EngineThread, subscriber: Subscribe
     async def metrics() -> Response:
         return Response((await thread.metrics()).prometheus(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
+    @app.head("/health", include_in_schema=False)
     @app.get("/health")
     async def health() -> Response:
-        return json({"version": (await thread.metrics()).version})
+        """At once: a step may take longer than whoever asks is willing to wait, and an engine that fails ends this."""
+        return json({"version": thread.version})

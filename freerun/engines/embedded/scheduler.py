@@ -7,6 +7,7 @@ running sequence gives its own back and is recomputed later: nothing fails for l
 Knows tokens and blocks; knows neither tensors nor the model.
 """
 
+import time
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -84,6 +85,7 @@ class Scheduler:
         while budget and self.preemptions == preemptions and self._can_start():
             sequence = self.waiting.popleft()
             self.running[sequence] = None
+            sequence.started_s = sequence.started_s or time.monotonic()
             sequence.request.running += 1
             budget -= self._advance(sequence, budget, step)
         return step

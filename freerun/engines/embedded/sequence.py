@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from freerun.core import FinishReason, Version
 from freerun.engines.base import Sampling
+from freerun.engines.extras import Alternatives
 
 _WORD = (1 << 64) - 1
 
@@ -42,6 +43,7 @@ class Request:
     """The version that computes its cache; blocks of several versions, under `keep`, are not for others to use."""
     stops: frozenset[int] = frozenset()
     """Tokens that end its answers."""
+    asked_s: float = 0.0
 
     @property
     def prefix(self) -> int:
@@ -57,6 +59,8 @@ class Sequence:
     """The sampled ones."""
     logprobs: list[float] = field(default_factory=list)
     versions: list[Version] = field(default_factory=list)
+    alternatives: list[Alternatives] = field(default_factory=list)
+    """Of each token, if its request asks for them."""
     blocks: list[int] = field(default_factory=list)
     """Its own, behind the prompt's full ones."""
     table: list[int] = field(default_factory=list)
@@ -68,6 +72,9 @@ class Sequence:
     epoch: int = 0
     """Rises when it gives way: what is still under way for it then is not wanted any more."""
     finish: FinishReason | None = None
+    started_s: float = 0.0
+    """When it first left the queue, and had its first token; 0: not yet."""
+    first_token_s: float = 0.0
     key: int = field(init=False)
     """31 bits of its own, from the request's seed and its index: what its sampling depends on, on a GPU."""
 

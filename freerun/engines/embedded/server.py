@@ -15,10 +15,12 @@ from fastapi import FastAPI
 
 from freerun.core import ConfigError
 from freerun.engines.config import EngineConfig
+from freerun.engines.embedded.doors import LimitsBodies, NeedsKey
 from freerun.engines.embedded.load import load_for_engine
 from freerun.engines.embedded.openai.routes import Desk, add_openai_routes
 from freerun.engines.embedded.openai.text import Tokenizer
-from freerun.engines.embedded.replies import NeedsKey, add_refusals
+from freerun.engines.embedded.openapi import describe
+from freerun.engines.embedded.replies import add_refusals
 from freerun.engines.embedded.routes import add_control_routes, add_token_routes
 from freerun.engines.embedded.served import ServedEngine
 from freerun.engines.embedded.thread import EngineThread
@@ -27,6 +29,8 @@ from freerun.weights.base import Subscriber
 
 KEEP_ALIVE_S = 3600
 """Whoever closes an idle connection must not be the one who answers: the next request may be on its way already."""
+_LAST_STEP_S, _LAST_WORDS_S = 0.3, 0.4
+"""After Ctrl-C: how long the step in progress is waited for, and then clients that read slowly."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -39,15 +43,20 @@ class Where:
 
 
 class _Server(uvicorn.Server):
-    """Told to end, it first ends the answers being written, so that who waits for them gets what there is."""
+    """Told to end, it first ends the answers being written, so that who waits for them gets what there is. Whoever does
+    not take that in a moment is cut off."""
 
     def __init__(self, config: uvicorn.Config, thread: EngineThread) -> None:
         super().__init__(config)
         self._engine_thread = thread
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await self._engine_thread.pause(abort=True)
-        await super().shutdown(sockets)
+        await self._engine_thread.abort_all(within_s=_LAST_STEP_S)
+        closing = asyncio.create_task(super().shutdown(sockets))
+        await asyncio.wait({closing}, timeout=_LAST_WORDS_S)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        await closing
 
 
 async def serve(
@@ -79,7 +88,7 @@ async def serve(
         try:
             await server.serve(sockets=[listening])
         finally:
-            desk.thread.stop()
+            desk.thread.stop(within_s=_LAST_STEP_S if where else None)
 
 
 def app_of(desk: Desk, subscriber: Subscriber, api_key: str | None) -> FastAPI:
@@ -88,6 +97,8 @@ def app_of(desk: Desk, subscriber: Subscriber, api_key: str | None) -> FastAPI:
     add_token_routes(app, desk.thread)
     add_control_routes(app, desk.thread, subscriber)
     add_openai_routes(app, desk)
+    describe(app)
+    app.add_middleware(LimitsBodies)
     if api_key:
         app.add_middleware(NeedsKey, key=api_key)
     return app
@@ -106,7 +117,7 @@ def _server(thread: EngineThread, app: FastAPI, for_people: bool) -> uvicorn.Ser
         access_log=False,
         lifespan="off",
         timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=2 if for_people else None,
+        timeout_graceful_shutdown=1 if for_people else None,
     )
     return _Server(config, thread) if for_people else uvicorn.Server(config)
 

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from freerun.core import EngineError, FinishReason, FreerunError
+from freerun.core import EngineError, FinishReason, FreerunError, Version
 from freerun.engines.base import Completion, EngineStats, Span, UpdateReport
 from freerun.engines.config import OnUpdate
 from freerun.engines.embedded.asked import Ask, Asked, Piece
@@ -72,6 +72,10 @@ class EngineThread:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
+    @property
+    def version(self) -> Version:
+        return self._engine.version
+
     async def call(self, function: Callable[[], T]) -> T:
         """Have the engine's thread call this between two steps."""
         future: Future[T] = Future()
@@ -83,7 +87,7 @@ class EngineThread:
         if taken := [ask.id for ask in asks if ask.id in self._asked]:
             raise EngineError(f"there is a request {taken[0]!r} already")
         ids = [ask.id for ask in asks]
-        asked = Asked(sum(ask.n for ask in asks), partial(self._forget, ids))
+        asked = Asked(asks, partial(self._forget, ids))
         self._asked |= dict.fromkeys(ids, asked)
         try:
             await self.call(lambda: self._submit(asks, follow))
@@ -162,6 +166,15 @@ class EngineThread:
 
         await self.call(pause)
 
+    async def abort_all(self, within_s: float) -> None:
+        """End every answer, and begin no other. They hold all that was sampled if the step in progress is over in that
+        time, and otherwise what had come by then: a step may take seconds."""
+        try:
+            await asyncio.wait_for(self.pause(abort=True), within_s)
+        except TimeoutError:
+            for asked in set(self._asked.values()):
+                asked.abort()
+
     async def resume(self) -> None:
         def resume() -> None:
             self.paused = False
@@ -194,14 +207,17 @@ class EngineThread:
                 last_update_pause_s=self._last_update_pause_s,
                 first_token_after_update_s=engine.first_token_after_update_s,
                 finished=dict(self._finished),
+                prompt_tokens=engine.prompt_tokens,
+                latencies=list(engine.latencies.lines()),
             )
 
         return await self.call(snapshot)
 
-    def stop(self) -> None:
-        """End the thread after the step in progress, so that the process does not end under a running one."""
+    def stop(self, within_s: float | None = None) -> None:
+        """End the thread after the step in progress, so that the process does not end under a running one; or do not
+        wait for it any longer than that."""
         self._calls.put((partial(setattr, self, "_stopping", True), Future()))
-        self._thread.join()
+        self._thread.join(within_s)
 
     def _run(self) -> None:
         try:
@@ -254,7 +270,7 @@ class EngineThread:
 
     def _submit(self, asks: Sequence[Ask], follow: bool) -> None:
         for ask in asks:
-            self._engine.submit(ask.id, ask.prompt, ask.sampling, ask.n)
+            self._engine.submit(ask.id, ask.prompt, ask.sampling, ask.n, ask.asked_s)
             if follow:
                 self._sent[ask.id] = [0] * ask.n
 
@@ -283,8 +299,10 @@ class EngineThread:
         """What of an answer that ended was not posted yet: all of it, unless it was followed."""
         self._finished[whole.finish] += 1
         if not (sent := self._sent[id][whole.index] if id in self._sent else 0):
-            return Piece(id, whole.index, whole.tokens, whole.logprobs, whole.versions, whole.finish)
-        return Piece(id, whole.index, whole.tokens[sent:], whole.logprobs[sent:], whole.versions[sent:], whole.finish)
+            new = (whole.tokens, whole.logprobs, whole.versions)
+        else:
+            new = (whole.tokens[sent:], whole.logprobs[sent:], whole.versions[sent:])
+        return Piece(id, whole.index, *new, whole.finish, whole.alternatives[sent:])
 
     def _progress(self) -> Iterator[Piece]:
         for id, sent in self._sent.items():
@@ -292,12 +310,12 @@ class EngineThread:
                 start, sent[answer.index] = sent[answer.index], len(answer.tokens)
                 if start < len(answer.tokens):
                     new = (answer.tokens[start:], answer.logprobs[start:], answer.versions[start:])
-                    yield Piece(id, answer.index, *new, None)
+                    yield Piece(id, answer.index, *new, None, answer.alternatives[start : len(answer.tokens)])
 
     def _deliver(self, pieces: list[Piece]) -> None:
         for piece in pieces:
             if asked := self._asked.get(piece.id):
-                asked.pieces.put_nowait(piece)
+                asked.put(piece)
 
     def _end_span(self) -> None:
         """`waited_s` of it the host had nothing to do: the device was what took the time."""

@@ -7,8 +7,11 @@ from itertools import accumulate
 from typing import Any, Protocol
 
 from freerun.core import FinishReason
+from freerun.engines.extras import Alternatives
 
 Json = dict[str, Any]
+Word = Callable[[int], str]
+"""What a token says."""
 
 
 @dataclass(slots=True)
@@ -20,6 +23,7 @@ class Said:
     tokens: list[int]
     logprobs: list[float]
     finish: FinishReason | None
+    alternatives: list[Alternatives] = field(default_factory=list)
 
 
 class Shape(Protocol):
@@ -33,8 +37,8 @@ class Shape(Protocol):
         """What a stream says of an answer before its first token, if anything."""
         ...
 
-    def logprobs(self, said: Said, words: list[str], offset: int) -> Json:
-        """`words` are the tokens' texts, and `offset` the characters of the answer before them."""
+    def logprobs(self, said: Said, word: Word, offset: int) -> tuple[Json, int]:
+        """`offset` is how many characters of the answer come before; with how many come before what is next."""
         ...
 
     def choice(self, said: Said) -> Json: ...
@@ -49,10 +53,17 @@ class CompletionShape:
     def opening(self, index: int) -> Json | None:
         return None
 
-    def logprobs(self, said: Said, words: list[str], offset: int) -> Json:
-        """The old format: lists side by side. Alternatives are not kept, so `top_logprobs` is null."""
-        offsets = list(accumulate(map(len, words[:-1]), initial=offset)) if words else []
-        return {"tokens": words, "token_logprobs": said.logprobs, "top_logprobs": None, "text_offset": offsets}
+    def logprobs(self, said: Said, word: Word, offset: int) -> tuple[Json, int]:
+        """The old format: lists side by side. Among the alternatives is the token itself, as with OpenAI."""
+        words = [word(token) for token in said.tokens]
+        *offsets, end = accumulate(map(len, words), initial=offset)
+        sampled = zip(said.tokens, said.logprobs, strict=True)
+        top = [
+            {word(token): logprob for token, logprob in [*others, itself]}
+            for others, itself in zip(said.alternatives, sampled, strict=False)
+        ]
+        lists = {"tokens": words, "token_logprobs": said.logprobs, "top_logprobs": top or None, "text_offset": offsets}
+        return lists, end
 
     def choice(self, said: Said) -> Json:
         return {"index": said.index, "text": said.text, "finish_reason": said.finish}
@@ -68,12 +79,14 @@ class ChatShape:
     def opening(self, index: int) -> Json | None:
         return {"index": index, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
 
-    def logprobs(self, said: Said, words: list[str], offset: int) -> Json:
-        content = [
-            {"token": word, "logprob": logprob, "bytes": _bytes(word), "top_logprobs": []}
-            for word, logprob in zip(words, said.logprobs, strict=True)
-        ]
-        return {"content": content, "refusal": None}
+    def logprobs(self, said: Said, word: Word, offset: int) -> tuple[Json, int]:
+        def entry(token: int, logprob: float) -> Json:
+            return {"token": word(token), "logprob": logprob, "bytes": _bytes(word(token))}
+
+        sampled = [entry(*pair) for pair in zip(said.tokens, said.logprobs, strict=True)]
+        top = [[entry(*pair) for pair in others] for others in said.alternatives] or [[] for _ in sampled]
+        content = [one | {"top_logprobs": others} for one, others in zip(sampled, top, strict=True)]
+        return {"content": content, "refusal": None}, offset
 
     def choice(self, said: Said) -> Json:
         message = {"role": "assistant", "content": said.text, "refusal": None}
@@ -101,7 +114,7 @@ class Reply:
     n: int
     with_logprobs: bool
     with_token_ids: bool
-    word: Callable[[list[int]], str]
+    word: Word
     completion_tokens: int = 0
     _offsets: Counter[int] = field(default_factory=Counter)
 
@@ -116,10 +129,8 @@ class Reply:
         return choice
 
     def _logprobs(self, said: Said) -> Json:
-        words = [self.word([token]) for token in said.tokens]
-        offset = self._offsets[said.index]
-        self._offsets[said.index] += sum(map(len, words))
-        return self.shape.logprobs(said, words, offset)
+        logprobs, self._offsets[said.index] = self.shape.logprobs(said, self.word, self._offsets[said.index])
+        return logprobs
 
     def whole(self, choices: list[Json]) -> Json:
         return self._envelope(self.shape.whole, choices) | {"usage": self.usage()}

@@ -1,5 +1,6 @@
 """OpenAI's routes: models, completions, chat completions. One `Desk` answers them all."""
 
+import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator
@@ -8,12 +9,13 @@ from dataclasses import dataclass
 from fastapi import FastAPI, Request, Response
 
 from freerun.engines.embedded.asked import Ask, Asked, Piece
-from freerun.engines.embedded.openai.answers import ChatShape, CompletionShape, Reply, Said, Shape
+from freerun.engines.embedded.openai.answers import ChatShape, CompletionShape, Json, Reply, Said, Shape, Word
+from freerun.engines.embedded.openai.prompts import chat_prompt_of, prompts_of
 from freerun.engines.embedded.openai.requests import (
+    Body,
     ChatBody,
     CompletionBody,
-    chat_prompt_of,
-    prompts_of,
+    StreamOptions,
     read,
     sampling_of,
     seed_of,
@@ -55,53 +57,68 @@ class Desk:
             n=body.n,
             with_logprobs=body.wants_logprobs(),
             with_token_ids=body.return_token_ids,
-            word=self.tokenizer.decode,
+            word=self._word(body),
         )
-        answers = _Answers(asks, self.tokenizer, self.eos_token_ids)
+        answers = Answers(body, asks, self.tokenizer, self.eos_token_ids)
         asked = await self.thread.ask(asks, follow=body.stream)
         if body.stream:
-            return Events(_events(reply, answers, asked, body.stream_options.include_usage), asked.close)
+            return Events(stream_of(reply, answers, asked, body.stream_options), asked.close)
         try:
             return await unless_gone(request, _whole(reply, answers, asked))
         finally:
             asked.close()
 
+    def _word(self, body: Body) -> Word:
+        if body.return_tokens_as_token_ids:
+            return "token_id:{}".format
+        return lambda token: self.tokenizer.decode([token])
 
-class _Answers:
+
+class Answers:
     """The texts of a request's answers, numbered over all its prompts."""
 
-    def __init__(self, asks: list[Ask], tokenizer: Tokenizer, eos_token_ids: frozenset[int]) -> None:
-        sampling = asks[0].sampling
-        ends = eos_token_ids | set(sampling.stop_token_ids)
-        self.count = len(asks) * asks[0].n
-        self._first = {ask.id: number * ask.n for number, ask in enumerate(asks)}
-        self._texts = [AnswerText(tokenizer.readable, sampling.stop, ends) for _ in range(self.count)]
+    def __init__(self, body: Body, asks: list[Ask], tokenizer: Tokenizer, eos_token_ids: frozenset[int]) -> None:
+        decode = tokenizer.readable if body.skip_special_tokens else tokenizer.decode
+        how = body.stops(), eos_token_ids | set(body.stop_token_ids), body.include_stop_str_in_output
+        self.count = len(asks) * body.n
+        self._first = {ask.id: number * body.n for number, ask in enumerate(asks)}
+        self._texts = [AnswerText(decode, *how) for _ in range(self.count)]
+        self._echoes: dict[int, str] = {}
+        """What is said before an answer's first words."""
+        if isinstance(body, CompletionBody) and body.echo:
+            prompts = [decode(ask.prompt) for ask in asks]
+            self._echoes = {index: prompts[index // body.n] for index in range(self.count)}
 
     def said(self, piece: Piece) -> Said:
         index = self._first[piece.id] + piece.index
-        text = self._texts[index].add(piece.tokens, piece.finish)
-        return Said(index, text, piece.tokens, piece.logprobs, piece.finish)
+        text = self._echoes.pop(index, "") + self._texts[index].add(piece.tokens, piece.finish)
+        return Said(index, text, piece.tokens, piece.logprobs, piece.finish, piece.alternatives)
 
 
-async def _whole(reply: Reply, answers: _Answers, asked: Asked) -> Response:
+async def _whole(reply: Reply, answers: Answers, asked: Asked) -> Response:
     choices = [reply.choice(answers.said(piece), is_whole=True) async for piece in asked]
     return json(reply.whole(sorted(choices, key=lambda choice: int(choice["index"]))))
 
 
-async def _events(reply: Reply, answers: _Answers, asked: Asked, with_usage: bool) -> AsyncIterator[bytes]:
-    usage = {"usage": None} if with_usage else {}
+async def stream_of(reply: Reply, answers: Answers, asked: Asked, options: StreamOptions) -> AsyncIterator[bytes]:
+    def chunk(choice: Json) -> bytes:
+        if options.include_usage:
+            return event(reply.chunk(choice) | {"usage": reply.usage() if options.continuous_usage_stats else None})
+        return event(reply.chunk(choice))
+
     for opening in map(reply.shape.opening, range(answers.count)):
         if opening:
-            yield event(reply.chunk(opening) | usage)
+            yield chunk(opening)
     begun: set[int] = set()
     async for piece in asked:
+        await asyncio.sleep(0)  # with many pieces there, nothing else waits: no news of the client's end would come
         said = answers.said(piece)
         if said.text or said.finish or reply.with_logprobs or reply.with_token_ids:
-            yield event(reply.chunk(reply.choice(said, is_whole=False, is_first=said.index not in begun)) | usage)
+            yield chunk(reply.choice(said, is_whole=False, is_first=said.index not in begun))
             begun.add(said.index)
         else:
             reply.completion_tokens += len(said.tokens)  # held back: half a character, or of a stop string
-    if with_usage:
+    if options.include_usage:
         yield event(reply.chunk() | {"usage": reply.usage()})
     yield DONE
 
@@ -122,10 +139,12 @@ def add_openai_routes(app: FastAPI, desk: Desk) -> None:
     async def completions(request: Request) -> Response:
         body = read(await request.body(), CompletionBody)
         desk.check_model(body.model)
-        return await desk.answer(request, body, CompletionShape(), prompts_of(body, desk.tokenizer))
+        prompts = await asyncio.to_thread(prompts_of, body, desk.tokenizer, desk.longest)  # a long text takes seconds
+        return await desk.answer(request, body, CompletionShape(), prompts)
 
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
         body = read(await request.body(), ChatBody)
         desk.check_model(body.model)
-        return await desk.answer(request, body, ChatShape(), [chat_prompt_of(body, desk.tokenizer)])
+        prompt = await asyncio.to_thread(chat_prompt_of, body, desk.tokenizer, desk.longest)
+        return await desk.answer(request, body, ChatShape(), [prompt])

@@ -1,7 +1,9 @@
 """Between text and tokens: the folder's tokenizer, and the text of an answer as its tokens come."""
 
+import inspect
 import os
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +29,13 @@ class Tokenizer:
             self._loaded = load_tokenizer(self._folder)
         return self._loaded
 
-    def encode(self, text: str) -> list[int]:
-        tokens: list[int] = self.load().encode(text, add_special_tokens=True)
+    @cached_property
+    def longest_token(self) -> int:
+        """In characters, or bytes where it has more of these."""
+        return max(map(len, self.load().get_vocab()))
+
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        tokens: list[int] = self.load().encode(text, add_special_tokens=special)
         return tokens
 
     def decode(self, tokens: list[int]) -> str:
@@ -40,32 +47,38 @@ class Tokenizer:
         text: str = self.load().decode(tokens, skip_special_tokens=True)
         return text
 
-    def render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None, extra: dict[str, Any]) -> Any:
-        """A conversation through the model's chat template, ready for the next answer: its tokens."""
+    def render(self, messages: list[dict[str, Any]], how: dict[str, Any], told: dict[str, Any]) -> str:
+        """A conversation through the model's chat template. `how` is for the tokenizer and `told` for the template."""
         tokenizer = self.load()
         if not tokenizer.chat_template:
             raise Refused(
                 f"{os.path.basename(self._folder)} has no chat template, so it cannot chat: use /v1/completions, or "
                 "add a chat_template to its tokenizer_config.json"
             )
+        own = inspect.signature(tokenizer.apply_chat_template).parameters.keys() & told.keys()
+        if own:
+            raise Refused(f"chat_template_kwargs must not hold {min(own)}", "chat_template_kwargs")
+        if "developer" not in str(tokenizer.chat_template):  # the newer word for it, which most templates do not know
+            messages = [m | {"role": "system"} if m["role"] == "developer" else m for m in messages]
         try:
-            text = tokenizer.apply_chat_template(
-                messages, tools=tools, tokenize=False, add_generation_prompt=True, **extra
-            )
+            text: str = tokenizer.apply_chat_template(messages, tokenize=False, **how, **told)
         except Exception as error:  # a template is the model author's program, run on the user's messages
             raise Refused(f"the model's chat template refuses these messages: {error}", "messages") from None
-        return tokenizer.encode(text, add_special_tokens=False)  # the template writes its own
+        return text
 
 
 class AnswerText:
     """Turns an answer's tokens into text as they come.
 
     Half a character waits for its other half, and what may be the beginning of a stop string waits until it is clear.
-    The stop string itself, and the token that ended the answer, are left out, as OpenAI does.
+    The stop string itself, unless `with_stop`, and the token that ended the answer are left out, as OpenAI does.
     """
 
-    def __init__(self, decode: Callable[[list[int]], str], stop: tuple[str, ...], ends: frozenset[int]) -> None:
+    def __init__(
+        self, decode: Callable[[list[int]], str], stop: tuple[str, ...], ends: frozenset[int], with_stop: bool = False
+    ) -> None:
         self._decode = decode
+        self._with_stop = with_stop
         self._stop = stop
         self._ends = ends
         self._tokens: list[int] = []
@@ -84,7 +97,8 @@ class AnswerText:
         self._held = text[len(text) - keep :]
         if finish is not FinishReason.STOP:
             return text[: len(text) - keep]
-        return text[: min((at for stop in self._stop if (at := text.find(stop)) >= 0), default=len(text))]
+        found = [(at, at + len(stop)) for stop in self._stop if (at := text.find(stop)) >= 0]
+        return text[: min(found)[self._with_stop]] if found else text
 
     def _decoded(self, is_last: bool) -> str:
         if self._read == len(self._tokens):
