@@ -23,7 +23,8 @@ Alternatives = list[tuple[int, float]]
 class Extras:
     """Applied in this order: allowed tokens, bias, `min_tokens`, penalties, temperature, min_p, top-k, top-p.
 
-    Log-probabilities, those of the alternatives included, are of what comes out.
+    Log-probabilities, those of the alternatives included, are among all tokens that are allowed, after temperature and
+    before min_p, top-k and top-p.
     """
 
     allowed_token_ids: tuple[int, ...] = ()

@@ -28,7 +28,7 @@ ASKED = [
 
 
 def expected(decoder: Decoder, tokens: list[int], how: Sampling) -> dict[int, float]:
-    """Log-probabilities of the next token, of those that may be sampled."""
+    """Log-probabilities of the next token among those that are allowed."""
     extras, sequence = how.extras or Extras(), torch.tensor(PROMPT + tokens)
     with torch.no_grad():
         hidden = decoder(sequence, torch.arange(len(sequence)), PackedAttention([len(sequence)]))
@@ -42,12 +42,15 @@ def expected(decoder: Decoder, tokens: list[int], how: Sampling) -> dict[int, fl
     for token in logits.keys() & set(tokens):
         logits[token] -= extras.frequency_penalty * tokens.count(token) + extras.presence_penalty
     scaled = {token: logit / (how.temperature or 1) for token, logit in logits.items()}
-    best = max(scaled.values())
-    scaled = {token: logit for token, logit in scaled.items() if math.exp(logit - best) >= extras.min_p}
-    if how.top_k:
-        scaled = dict(sorted(scaled.items(), key=lambda item: -item[1])[: how.top_k])
     total = math.log(sum(map(math.exp, scaled.values())))
     return {token: logit - total for token, logit in scaled.items()}
+
+
+def may_be_sampled(logprobs: dict[int, float], how: Sampling) -> set[int]:
+    """What min_p and top-k leave."""
+    least = max(logprobs.values()) + math.log((how.extras and how.extras.min_p) or 1e-30)
+    left = [token for token in sorted(logprobs, key=lambda token: -logprobs[token]) if logprobs[token] >= least - 1e-4]
+    return set(left[: how.top_k or None])
 
 
 def check(decoder: Decoder, answer: Completion, how: Sampling) -> None:
@@ -56,6 +59,7 @@ def check(decoder: Decoder, answer: Completion, how: Sampling) -> None:
         zip(answer.tokens, answer.logprobs, answer.alternatives, strict=True),
     ):
         right = expected(decoder, answer.tokens[:at], how)
+        assert token in may_be_sampled(right, how)
         assert logprob == pytest.approx(right[token], abs=1e-3)
         likeliest = sorted(right.values(), reverse=True)[: how.extras.top_logprobs]
         assert [value for _, value in best] == pytest.approx(likeliest, abs=1e-3)
@@ -63,7 +67,7 @@ def check(decoder: Decoder, answer: Completion, how: Sampling) -> None:
 
 
 @pytest.mark.parametrize("how", [{}, {"temperature": 0.6, "top_k": 7}, {"temperature": 0.0}])
-def test_log_probabilities_and_alternatives_are_of_what_is_sampled_from(how: dict[str, Any]) -> None:
+def test_log_probabilities_and_alternatives_are_among_all_tokens(how: dict[str, Any]) -> None:
     decoder = tiny_decoder(1)
     e = engine(decoder)
     for number, extras in enumerate(ASKED):

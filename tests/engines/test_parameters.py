@@ -86,8 +86,8 @@ def test_alternatives_of_a_chat(served: Served) -> None:
     assert [entry for chunk in chunks for entry in chunk.logprobs.content] == choice.logprobs.content
     few = served.chat(**(how | {"extra_body": ENDLESS | {"top_k": 3}})).choices[0].logprobs.content
     for entry in few:
-        assert sum(math.exp(other.logprob) for other in entry.top_logprobs) == pytest.approx(1, abs=1e-4)
-        assert len(entry.top_logprobs) == 3, "what cannot be sampled is no alternative"
+        assert entry.token in {other.token for other in entry.top_logprobs[:3]}, "one of the three"
+        assert sum(math.exp(other.logprob) for other in entry.top_logprobs[:3]) < 0.999, "likely among all tokens"
 
 
 def test_what_shapes_the_answer(served: Served) -> None:

@@ -38,7 +38,8 @@ def sample(logits_RV: Tensor, how: list[Sampling], uniforms: list[float]) -> tup
 
 
 def truncated(logits_RV: Tensor, how: list[Sampling]) -> Tensor:
-    """Logits with what top-k and top-p exclude at minus infinity. Rows that ask for neither are untouched."""
+    """Logits with what min_p, top-k and top-p exclude at minus infinity. Rows that ask for none are untouched."""
+    logits_RV = _above_min_p(logits_RV, how)
     if all(s.top_k == 0 and s.top_p == 1.0 for s in how):
         return logits_RV
     vocabulary = logits_RV.shape[-1]
@@ -50,3 +51,10 @@ def truncated(logits_RV: Tensor, how: list[Sampling]) -> Tensor:
     before = probabilities.cumsum(-1) - probabilities  # the first token that reaches top_p is kept
     ordered = ordered.masked_fill(((before >= top_p) & (top_p < 1.0)), -torch.inf)
     return torch.empty_like(logits_RV).scatter_(-1, order, ordered)
+
+
+def _above_min_p(logits_RV: Tensor, how: list[Sampling]) -> Tensor:
+    if not any(s.extras and s.extras.min_p for s in how):
+        return logits_RV
+    least = torch.tensor([[s.extras.min_p if s.extras else 0.0] for s in how], device=logits_RV.device)
+    return logits_RV.masked_fill(logits_RV < logits_RV.amax(-1, keepdim=True) + least.log(), -torch.inf)

@@ -1,7 +1,7 @@
 """Sampling for requests that ask for more than temperature, top-k and top-p: in plain torch, on any device.
 
-Such a request's logits are changed before they go to the sampler, so what the sampler says of them, log-probabilities
-included, is of the distribution sampled from. Rows that ask for nothing of the kind are untouched.
+Such a request's logits are changed before they go to the sampler, so the log-probabilities that it gives are of the
+changed ones. Rows that ask for nothing of the kind are untouched.
 """
 
 import math
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from freerun.core import EngineError
 from freerun.engines.base import Sampling
-from freerun.engines.embedded.sampler import sample, truncated
+from freerun.engines.embedded.sampler import sample
 from freerun.engines.embedded.sequence import Sequence
 from freerun.engines.extras import Extras
 
@@ -81,18 +81,15 @@ def _shape(logits_V: Tensor, sequence: Sequence, extras: Extras) -> None:
     if sequence.tokens and (extras.frequency_penalty or extras.presence_penalty):
         times = Counter(sequence.tokens)
         logits_V[ids(list(times))] -= extras.frequency_penalty * ids(list(times.values())) + extras.presence_penalty
-    if extras.min_p:
-        floor = logits_V.max() + math.log(extras.min_p) * (sequence.request.sampling.temperature or 1.0)
-        logits_V.masked_fill_(logits_V < floor, -torch.inf)
 
 
 def _note_alternatives(logits_RV: Tensor, sequences: list[Sequence], how: list[Sampling]) -> None:
-    """Of every row that asks, the likeliest tokens of what is sampled from; what cannot be sampled is left out."""
+    """Of every row that asks, the likeliest tokens; those that must not be sampled at all are left out."""
     for row, sequence in enumerate(sequences):
         extras = how[row].extras
         if extras and extras.top_logprobs:
-            logits_1V = truncated(logits_RV[row : row + 1] / (how[row].temperature or 1.0), how[row : row + 1])
-            best = logits_1V[0].log_softmax(-1).topk(min(extras.top_logprobs, logits_1V.shape[1]))
+            logprobs_V = (logits_RV[row] / (how[row].temperature or 1.0)).log_softmax(-1)
+            best = logprobs_V.topk(min(extras.top_logprobs, len(logprobs_V)))
             pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
             del sequence.alternatives[len(sequence.tokens) :]  # of a step whose tokens were thrown away
             sequence.alternatives.append([(token, logprob) for token, logprob in pairs if math.isfinite(logprob)])
