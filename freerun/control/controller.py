@@ -101,6 +101,7 @@ class Run:
             owed=tasks.owed,
             resting=tasks.resting,
             data=tasks.fingerprint,
+            model=self.begins.model,
             tally=self.ledger.tally,
         )
 

@@ -143,7 +143,7 @@ async def train(prepared: Prepared, start: Start | None = None) -> Outcome:
     config = prepared.config
     start = start or Start(create_folder(prepared))
     evaluations: list[Evaluation] = []
-    with start.opened(prepared) as folder:
+    with start.opened() as folder:
         live = view(folder.name, config.control.steps, config.control.max_staleness)
         ledger = MemoryLedger(start.state.tally)
         recorder = Recorder(folder, live, ledger, prepared.tokenizer, config.train.skip_truncated)
@@ -151,6 +151,8 @@ async def train(prepared: Prepared, start: Start | None = None) -> Outcome:
             with recorder:
                 if start.checkpoint:
                     recorder.goes_on(start.checkpoint)
+                for told in start.notes:
+                    recorder.note(told)
                 live.doing("controller", "starts engine, trainer and reward workers")
                 if note := prepared.given_away:
                     recorder.note(note)
@@ -159,7 +161,7 @@ async def train(prepared: Prepared, start: Start | None = None) -> Outcome:
                 async with begun as running:
                     run = run_of(prepared, running, start, ledger, recorder, single_turn(prepared))
                     recorder.buffer, recorder.tasks = run.buffer, run.tasks
-                    await _train(run, running, recorder, evaluations, folder)
+                    await _train(run, running, start, recorder, evaluations)
         finally:
             write_report(folder, config.control.max_staleness)
     return Outcome(folder, recorder.steps, evaluations)
@@ -183,18 +185,17 @@ def run_of(
         ledger=ledger,
         observer=recorder,
         max_running=config.engine.max_running * len(running.engines),
-        begins=start.state,
+        begins=replace(start.state, model=prepared.identity),
     )
 
 
-async def _train(
-    run: Run, running: Parts, recorder: Recorder, evaluations: list[Evaluation], folder: RunFolder
-) -> None:
+async def _train(run: Run, running: Parts, start: Start, recorder: Recorder, evaluations: list[Evaluation]) -> None:
     """The loop with what goes on beside it: engines watched, versions evaluated, checkpoints kept."""
     config, trainer = running.prepared.config, running.trainer
     latest = await trainer.publish()
     if latest.version:  # engines begin with the model, which is version 0
         await together(*(engine.update_weights(latest) for engine in running.engines))
+    start.begun(running.prepared)
 
     def evaluated(version: int, evaluation: Evaluation) -> None:
         evaluations.append(evaluation)
@@ -211,7 +212,7 @@ async def _train(
         run.on_publish.append(beside.published)
         if latest.version not in recorder.evaluated_versions:
             await beside.published(latest)
-    keeper = Keeper(trainer, folder, config.train.save_every, recorder, config.control.patience_s, run.delivered)
+    keeper = Keeper(trainer, start.folder, config.train.save_every, recorder, config.control.patience_s, run.delivered)
     run.on_settle.append(keeper.settled)
     keep_heap()
     recorder.begin(await idle_s(running.engines))

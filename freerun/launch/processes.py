@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from freerun.core import ProcessDied
+from freerun.launch.child import Refusal
 
 _END_S = 2.0
 """How long a process may take to end before it is killed."""
@@ -41,7 +42,8 @@ class Processes:
     async def start(
         self, name: str, kind: str, settings: Any, threads: int, environment: Mapping[str, str] = MappingProxyType({})
     ) -> str:
-        """Start a process and wait until it says where it can be reached. Cancelled or failed, nothing is left."""
+        """Start a process and wait until it says where it can be reached, or what keeps it from starting, which is
+        raised. Cancelled or failed, nothing is left."""
         read_fd, write_fd = os.pipe()
         log = self._logs / f"{name}.log"
         try:
@@ -63,9 +65,9 @@ class Processes:
         child = Child(name, process, log)
         self._children.append(child)
         where = await _read_all(read_fd)
-        if not where:
+        if not where or where.startswith("{"):
             await process.wait()
-            raise self._died(child)
+            raise msgspec.json.decode(where, type=Refusal).error() if where else self._died(child)
         return where
 
     async def watch(self) -> None:

@@ -111,7 +111,6 @@ class Recorder:
             file.close()
 
     def goes_on(self, checkpoint: Path) -> None:
-        self._view.note(f"goes on from {checkpoint}")
         self._timeline.instant("controller", "wait", f"goes on from {checkpoint.name}", time.monotonic())
 
     def begin(self, engine_idle_s: float) -> None:

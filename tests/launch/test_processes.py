@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from freerun.core import ProcessDied
+from freerun.core import ConfigError, ProcessDied
 from freerun.launch.child import EngineSettings
 from freerun.launch.processes import Processes
 from freerun.launch.scratch import memory_folder, scratch_folder
@@ -18,9 +18,12 @@ from tests.tiny import tiny_folder
 
 async def test_a_process_that_cannot_start_says_why(tmp_path: Path) -> None:
     async with Processes(tmp_path) as processes:
-        with pytest.raises(ProcessDied, match=r"the engine 0 process ended with code 1; its log is") as caught:
+        with pytest.raises(ConfigError, match=r"^model\.path: there is no folder .*nothing; give a folder") as caught:
             await processes.start("engine 0", "engine", EngineSettings(str(tmp_path / "nothing"), {}), 1)
-    assert "there is no folder" in caught.value.detail
+        assert caught.value.detail == "", "it is the user's mistake, and the line says all"
+        with pytest.raises(ProcessDied, match=r"the engine 1 process ended with code 1; its log is") as died:
+            await processes.start("engine 1", "engine", EngineSettings(str(tmp_path), {"max_running": 0}), 1)
+    assert "max_running" in died.value.detail
 
 
 async def test_a_death_is_noticed(tmp_path: Path) -> None:
