@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import sys
 from collections.abc import Mapping
@@ -20,6 +21,9 @@ _END_S = 2.0
 """How long a process may take to end before it is killed."""
 _ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 """The last: threads that spin while they wait take the cores from the other processes."""
+
+_OUR_ERROR = re.compile(r"freerun\.core\.errors\.\w+: (.*)")
+"""The last line of a traceback, where it is one of ours: that line says all."""
 
 
 @dataclass
@@ -96,6 +100,8 @@ class Processes:
     def _died(self, child: Child) -> ProcessDied:
         tail = child.log.read_text(errors="replace").strip().splitlines()[-30:]
         how = describe_exit(child.process.returncode or 0)
+        if tail and (ours := _OUR_ERROR.fullmatch(tail[-1])):
+            return ProcessDied(f"the {child.name} process {how}: {ours[1]}")
         return ProcessDied(f"the {child.name} process {how}; its log is {child.log}", "\n".join(tail))
 
 

@@ -157,3 +157,16 @@ def test_a_state_that_nobody_understands_is_no_checkpoint(run: RunFolder) -> Non
     (run.checkpoints / "step-6" / CONTROL).write_text('{"version": "six"}')
     write_checksums(run.checkpoints / "step-6")
     assert resume(run.path, ["control.steps=8"])[1].checkpoint == run.checkpoints / "step-4"
+
+
+async def test_a_run_that_diverges_says_so_and_its_last_good_checkpoint_goes_on(tmp_path: Path) -> None:
+    run = prepared(tmp_path, "control.steps=40", "train.save_every=2", "train.lr=1000", "train.weight_decay=0.01")
+    with pytest.raises(TrainerError, match=r"^the policy has diverged at step \d+ .*: lower train\.lr, which is 1000"):
+        await local.train(run)
+    folder = RunFolder(tmp_path / "runs" / "test")
+    kept = Shelf(folder.checkpoints).whole()
+    assert kept
+    assert not (folder.checkpoints / "last").exists(), "there is no good version to give away"
+    assert folder.report.is_file()
+    _, start = resume(folder.path, ["train.lr=1e-3"])
+    assert start.checkpoint == list(kept.values())[-1]
