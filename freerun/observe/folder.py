@@ -72,6 +72,10 @@ class RunFolder:
         return self.path / "samples.jsonl"
 
     @property
+    def notes(self) -> Path:
+        return self.path / "notes.jsonl"
+
+    @property
     def timeline(self) -> Path:
         return self.path / "timeline.json"
 

@@ -14,11 +14,12 @@ from string import Template
 from freerun.observe.figures import MISSING, count, duration, number, reasons, share
 from freerun.observe.folder import RunFolder
 from freerun.observe.payload import payload, to_script
-from freerun.observe.records import EvalRecord, read_evals, read_steps
+from freerun.observe.records import EvalRecord, NoteRecord, read_evals, read_notes, read_steps
 from freerun.observe.summary import Summary, outcome, summarise
 from freerun.observe.timeline import Span, read_spans
 
 SCRIPTS = ("charts.js", "timeline.js", "samples.js", "report.js")
+NOTES = 50
 
 
 def write_report(folder: RunFolder, bound: int | None) -> Path:
@@ -31,6 +32,7 @@ def write_report(folder: RunFolder, bound: int | None) -> Path:
         outcome=escape(outcome(summary, bound)),
         tiles="\n".join(tile.html for tile in tiles(summary, evals, bound)),
         last_seen=_last_seen(spans) if not steps else "",
+        notes=_notes(read_notes(folder.notes)),
         overlap=escape(overlap_in_words(summary)),
         config=_config(folder),
         style=_part("report.css"),
@@ -137,6 +139,15 @@ def _last_seen(spans: list[Span]) -> str:
     )
     seen = f"<p>The last thing each process recorded:</p><ul>{rows}</ul>" if rows else ""
     return f'<section class="empty">{seen}<p>The reason is most likely in the <code>logs</code> folder.</p></section>'
+
+
+def _notes(notes: list[NoteRecord]) -> str:
+    """The last ones: a failing engine may have said thousands."""
+    if not notes:
+        return ""
+    rows = "".join(f"<li>step {note.step}: {escape(note.text)}</li>" for note in notes[-NOTES:])
+    left_out = f" <span>the last {NOTES} of {len(notes)}</span>" if len(notes) > NOTES else ""
+    return f'<section id="notes"><h2>Notes{left_out}</h2><ul>{rows}</ul></section>'
 
 
 def _config(folder: RunFolder) -> str:
