@@ -25,7 +25,7 @@ from freerun.launch.prepare import Prepared
 from freerun.launch.processes import Processes
 from freerun.launch.recorder import Recorder
 from freerun.launch.scratch import scratch_folder
-from freerun.launch.seats import Seat, seats
+from freerun.launch.seats import Seat, judging, seats
 from freerun.launch.start import Start, create_folder
 from freerun.observe.folder import RunFolder
 from freerun.observe.live import view
@@ -74,7 +74,7 @@ async def parts(
         starting = [start_engine(prepared, processes, key, *one) for one in zip(names, seated.engines, strict=True)]
         if seated.evaluator:
             starting.append(start_engine(prepared, processes, key, "evaluator", seated.evaluator))
-        judge = JudgeService(prepared.config.reward, log=folder.logs / "judge.log")
+        judge = JudgeService(seated.judging(prepared.config), log=folder.logs / "judge.log")
         _, endpoint, *urls = await together(
             stack.enter_async_context(judge),
             start_trainer(prepared, processes, scratch, seated.ranks, checkpoint, generates),
@@ -265,7 +265,8 @@ def _evaluator(prepared: Prepared, judge: JudgeService, engine: HttpEngine) -> E
 async def evaluate(prepared: Prepared, progress: Callable[[], None]) -> Evaluation:
     """`freerun eval`: one engine, one judge service, every held-out task."""
     folder = create_folder(prepared)
-    async with Processes(folder.logs) as processes, JudgeService(prepared.config.reward) as judge:
+    reward = judging(prepared.config, engines=1, ranks=0)
+    async with Processes(folder.logs) as processes, JudgeService(reward) as judge:
         key = token_hex()
         url = await start_engine(prepared, processes, key, "engine 0", Seat())
         async with HttpEngine(url, key) as engine, background(processes.watch()):

@@ -65,6 +65,11 @@ def total(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 class Judge(Protocol):
+    @property
+    def waiting(self) -> int:
+        """Answers that nobody has begun to judge."""
+        ...
+
     async def judge_all(self, task: Task, texts: Sequence[str]) -> list[Verdict]:
         """Of each of these answers to a task."""
         ...

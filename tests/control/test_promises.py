@@ -50,6 +50,7 @@ class World:
     engine: type[ScriptedEngine] = ScriptedEngine
     max_running: int = 1000
     rest_solved: int = 0
+    waiting: int = 0
     begins: ControlState = field(default_factory=ControlState)
     run: Run = field(init=False)
     batches: list[Batch] = field(default_factory=list)

@@ -40,7 +40,7 @@ async def test_a_death_is_noticed(tmp_path: Path) -> None:
 
 async def test_a_model_that_computes_no_numbers_is_said_to_in_one_line(tmp_path: Path) -> None:
     decoder = tiny_decoder()
-    decoder.layers[0].down.weight.data.fill_(float("nan"))
+    decoder.embed.weight.data.fill_(float("nan"))
     save_decoder(decoder, tmp_path / "model")
     async with Processes(tmp_path) as processes:
         url = await processes.start("engine 0", "engine", EngineSettings(str(tmp_path / "model"), {}), 1)
