@@ -51,6 +51,8 @@ def _read(file: Path) -> dict[str, Any]:
         values = parse(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"there is no file {file}") from None
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):

@@ -30,7 +30,7 @@ from freerun.launch.start import Start, create_folder
 from freerun.observe.folder import RunFolder
 from freerun.observe.live import view
 from freerun.observe.records import StepRecord
-from freerun.observe.report import write_report
+from freerun.observe.report import reported
 from freerun.rewards.service import JudgeService
 from freerun.rollouts.base import Rollout
 from freerun.rollouts.single_turn import SingleTurn
@@ -147,23 +147,20 @@ async def train(prepared: Prepared, start: Start | None = None) -> Outcome:
         live = view(folder.name, config.control.steps, config.control.max_staleness)
         ledger = MemoryLedger(start.state.tally)
         recorder = Recorder(folder, live, ledger, prepared.tokenizer, config.train.skip_truncated)
-        try:
-            with recorder:
-                if start.checkpoint:
-                    recorder.goes_on(start.checkpoint)
-                for told in start.notes:
-                    recorder.note(told)
-                live.doing("controller", "starts engine, trainer and reward workers")
-                if note := prepared.given_away:
-                    recorder.note(note)
-                evaluates = bool(config.evaluate.every)
-                begun = parts(prepared, folder, evaluates, checkpoint=start.checkpoint, note=recorder.note)
-                async with begun as running:
-                    run = run_of(prepared, running, start, ledger, recorder, single_turn(prepared))
-                    recorder.buffer, recorder.tasks = run.buffer, run.tasks
-                    await _train(run, running, start, recorder, evaluations)
-        finally:
-            write_report(folder, config.control.max_staleness)
+        with reported(folder, config.control.max_staleness), recorder:
+            if start.checkpoint:
+                recorder.goes_on(start.checkpoint)
+            for told in start.notes:
+                recorder.note(told)
+            live.doing("controller", "starts engine, trainer and reward workers")
+            if note := prepared.given_away:
+                recorder.note(note)
+            evaluates = bool(config.evaluate.every)
+            begun = parts(prepared, folder, evaluates, checkpoint=start.checkpoint, note=recorder.note)
+            async with begun as running:
+                run = run_of(prepared, running, start, ledger, recorder, single_turn(prepared))
+                recorder.buffer, recorder.tasks = run.buffer, run.tasks
+                await _train(run, running, start, recorder, evaluations)
     return Outcome(folder, recorder.steps, evaluations)
 
 

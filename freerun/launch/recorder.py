@@ -111,7 +111,12 @@ class Recorder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._write_step()
+        try:
+            self._write_step()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
         self._view.stop()
         for file in (self._metrics, self._evals, self._samples, self._notes, self._timeline):
             file.close()

@@ -31,6 +31,8 @@ class Found:
 
 def resume(path: Path, overrides: Sequence[str]) -> tuple[Prepared, Start]:
     folder = RunFolder(path)
+    if kept := [override for override in overrides if override.startswith(("name=", "runs="))]:
+        raise ConfigError(f"{kept[0]}: a run that goes on keeps its folder, {path}; leave that out")
     config, origins = load_run(folder, overrides)
     found = newest_checkpoint(folder)
     checkpoint, state = found.checkpoint, found.state
@@ -48,7 +50,9 @@ def resume(path: Path, overrides: Sequence[str]) -> tuple[Prepared, Start]:
 def load_run(folder: RunFolder, overrides: Sequence[str] = ()) -> tuple[RunConfig, Origins]:
     """The configuration of a run, with where each value came from in the first place."""
     if not folder.config.is_file():
-        raise ConfigError(f"{folder.path} is not a run's folder: it has no config.yaml")
+        inside = [parent for parent in folder.path.resolve().parents if RunFolder(parent).config.is_file()]
+        hint = f"; you may mean {inside[0]}" if inside else ""
+        raise ConfigError(f"{folder.path} is not a run's folder: it has no config.yaml{hint}")
     config, origins = load_config(folder.config, overrides)
     changed = {key: origin for key, origin in origins.items() if origin != folder.config.name}
     return config, origins_in(folder.config.read_text(encoding="utf-8")) | changed

@@ -8,7 +8,7 @@ from pathlib import Path
 from freerun.config.text import dump
 from freerun.control.state import ControlState
 from freerun.launch.prepare import Prepared
-from freerun.observe.folder import RunFolder, keep_lines
+from freerun.observe.folder import RunFolder, keep_lines, writing
 from freerun.train.shelf import Shelf
 
 
@@ -59,5 +59,6 @@ def create_folder(prepared: Prepared) -> RunFolder:
 def write_config(folder: RunFolder, prepared: Prepared) -> None:
     """Whole or not at all: a run without it cannot be resumed."""
     draft = folder.config.with_name("config.yaml.draft")
-    draft.write_text(dump(prepared.config, prepared.origins), encoding="utf-8")
-    draft.replace(folder.config)
+    with writing(folder.config):
+        draft.write_text(dump(prepared.config, prepared.origins), encoding="utf-8")
+        draft.replace(folder.config)

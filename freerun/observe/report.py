@@ -5,14 +5,17 @@ headline is plain HTML with the figures in it; the charts are drawn in the brows
 scripts of `page/`. Text of samples only ever reaches the page as data and as text nodes, never as markup.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from html import escape
 from importlib import resources
 from pathlib import Path
 from string import Template
 
+from freerun.core import FreerunError
 from freerun.observe.figures import MISSING, count, duration, number, reasons, share
-from freerun.observe.folder import RunFolder
+from freerun.observe.folder import RunFolder, writing
 from freerun.observe.payload import payload, to_script
 from freerun.observe.records import EvalRecord, NoteRecord, read_evals, read_notes, read_steps
 from freerun.observe.summary import Summary, outcome, summarise
@@ -40,9 +43,22 @@ def write_report(folder: RunFolder, bound: int | None) -> Path:
         script="\n".join(_part(name) for name in SCRIPTS),
     )
     draft = folder.report.with_name("report.html.draft")  # whoever has the page open never reads half of it
-    draft.write_text(page, encoding="utf-8")
-    draft.replace(folder.report)
+    with writing(folder.report):
+        draft.write_text(page, encoding="utf-8")
+        draft.replace(folder.report)
     return folder.report
+
+
+@contextmanager
+def reported(folder: RunFolder, bound: int | None) -> Iterator[None]:
+    """The report is written after the block, however that ends; what it failed with comes first."""
+    try:
+        yield
+    except BaseException:
+        with suppress(FreerunError):
+            write_report(folder, bound)
+        raise
+    write_report(folder, bound)
 
 
 @dataclass(frozen=True)

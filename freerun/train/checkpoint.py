@@ -80,10 +80,13 @@ def _outcome(going: Future[None]) -> None:
 
 @contextmanager
 def _failing_in_a_line() -> Iterator[None]:
+    """Whatever it is, the disk is at fault: torch says of a full one that a position is unexpected."""
     try:
         yield
     except (OSError, CheckpointException) as error:
-        raise TrainerError(f"a checkpoint could not be written: {_in_a_line(error)}") from None
+        raise TrainerError(
+            f"a checkpoint could not be written: {_in_a_line(error)}; see whether its disk is full, then resume the run"
+        ) from None
 
 
 def load_checkpoint(folder: Path, learner: Learner, ranks: Ranks = ALONE) -> None:

@@ -159,6 +159,14 @@ def test_a_state_that_nobody_understands_is_no_checkpoint(run: RunFolder) -> Non
     assert resume(run.path, ["control.steps=8"])[1].checkpoint == run.checkpoints / "step-4"
 
 
+def test_what_a_resume_cannot_mean_is_said(run: RunFolder) -> None:
+    with pytest.raises(ConfigError, match=rf"it has no config\.yaml; you may mean {run.path}$"):
+        resume(run.checkpoints / "step-6", [])
+    for override in ("name=other", "runs=elsewhere"):
+        with pytest.raises(ConfigError, match=f"{override}: a run that goes on keeps its folder"):
+            resume(run.path, ["control.steps=8", override])
+
+
 async def test_a_run_that_diverges_says_so_and_its_last_good_checkpoint_goes_on(tmp_path: Path) -> None:
     run = prepared(tmp_path, "control.steps=40", "train.save_every=2", "train.lr=1000", "train.weight_decay=0.01")
     with pytest.raises(TrainerError, match=r"^the policy has diverged at step \d+ .*: lower train\.lr, which is 1000"):

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from freerun.core import FreerunError
 from freerun.observe import payload
 from freerun.observe.folder import JsonLines, RunFolder
 from freerun.observe.live import sparkline
 from freerun.observe.records import NoteRecord
-from freerun.observe.report import write_report
+from freerun.observe.report import reported, write_report
 from freerun.observe.timeline import Timeline
 from tests.observe.runs import a_sample, a_step, an_eval
 
@@ -256,3 +257,12 @@ def test_notes_are_on_the_page_as_text(tmp_path: Path) -> None:
     page = Page(write_report(folder, None).read_text())
     assert f"step 59: 59: {HOSTILE}" in page.text
     assert "step 9: " not in page.text, "it has 60, and the last 50 are shown"
+
+
+def test_what_ended_a_run_is_not_hidden_by_a_report_that_cannot_be_written(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "run")
+    folder.report.with_name("report.html.draft").mkdir()
+    with pytest.raises(ValueError, match="the first cause"), reported(folder, None):
+        raise ValueError("the first cause")
+    with pytest.raises(FreerunError, match=r"report\.html cannot be written"), reported(folder, None):
+        pass
