@@ -34,8 +34,8 @@ def refuse_divergence(learner: Learner, metrics: dict[str, float], ranks: Ranks)
 @torch.no_grad()
 def _num_beyond(parameters: list[torch.nn.Parameter], ranks: Ranks) -> int:
     """Tensors with a weight that is not a number or beyond `LARGEST`, on any rank."""
-    own = [_own(parameter) for parameter in parameters]
-    largest = torch.stack([tensor.float() for tensor in torch._foreach_norm([o for o in own if o.numel()], torch.inf)])
+    own = [share for parameter in parameters if (share := _own(parameter)).numel()]
+    largest = torch.stack(torch._foreach_norm(own, torch.inf)) if own else torch.zeros(1, device=ranks.device)
     return int(ranks.sum((~(largest <= LARGEST)).sum()).item())
 
 
