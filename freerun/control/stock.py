@@ -5,8 +5,8 @@ d / groups_per_step versions later, so whatever is admitted before it is needed 
 one in training is the least. More is needed where generating a batch takes longer than training on one, or where
 answers differ in length and the batch must not wait for its longest.
 
-Where the judge is what everything waits for, more on their way would only queue there. Those that waited for it at any
-moment of a few steps are more than it needs: half of them are given up; and none are added while it always had work.
+Where the judge is what everything waits for, more on their way would only queue there. So none are added while groups
+wait for it all the time; and the fewest that ever waited in three steps are too many, of which half are given up.
 
 Consumes what each taking of a batch was like, and how many groups wait for the judge; produces the limit.
 """

@@ -10,9 +10,13 @@ from hypothesis import strategies as st
 
 from freerun.config.load import load_config
 from freerun.config.text import dump, origins_in, parse
+from freerun.rewards.parts import OWN_KEYS
 
+whole = st.text(min_size=1)
 texts = st.text(st.characters(codec=None), min_size=1)
-options = st.dictionaries(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), texts | st.integers() | st.booleans())
+"""Half characters included, which a path may not be."""
+keys = st.from_regex(r"[a-z_]{1,8}", fullmatch=True).filter(lambda key: key not in OWN_KEYS)
+options = st.dictionaries(keys, texts | st.integers() | st.booleans())
 
 
 def loaded(judge: dict[str, Any], prompt_key: str, path: str, file: str) -> tuple[Any, dict[str, str]]:
@@ -27,9 +31,9 @@ def loaded(judge: dict[str, Any], prompt_key: str, path: str, file: str) -> tupl
 
 
 @settings(max_examples=150, deadline=None)
-@given(texts, options, texts, texts, texts)
+@given(texts, options, whole, whole, texts)
 @example("Rate it.\n\nscale: 1 to 5  # not a comment\n- no", {}, "1e5", "a # b: c", "my # run.yaml")
-@example("a\u2028b\x85c\r\nd", {"e": "0x1F"}, "\ud800", "\ufeff~", "default")
+@example("a\u2028b\x85c\r\nd\ud800", {"e": "0x1F"}, "null", "\ufeff~", "default")
 @example("x", {}, "p", "m", '"quoted"')
 def test_dumping_loses_nothing(prompt: str, more: dict[str, Any], prompt_key: str, path: str, file: str) -> None:
     config, origins = loaded({**more, "name": "model", "prompt": prompt}, prompt_key, path, file)

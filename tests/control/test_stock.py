@@ -103,37 +103,29 @@ class Punctual(ScriptedTrainer):
 
 @dataclass
 class SlowJudge(Steady):
-    """`workers` of it judge at the same time, each answer for `judge_s`."""
+    """Every answer takes `judge_s`, once it is its turn."""
 
     judge_s: float = 1.0
-    workers: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._free = asyncio.Semaphore(self.workers)
 
     async def judge(self, task: Task, text: str) -> Verdict:
-        self.waiting += 1
-        async with self._free:
-            self.waiting -= 1
-            await asyncio.sleep(self.judge_s)
+        await asyncio.sleep(self.judge_s)
         return Verdict(1.0, JudgeReason.OK)
 
 
 @pytest.mark.parametrize(
-    ("answer_s", "judge_s", "workers", "age"), [(0.1, 0.02, 1, 1.4), (1.0, 0.02, 1, 1.4), (1.0, 1.0, 8, 1.6)]
+    ("answer_s", "judge_s", "judges", "age"), [(0.1, 0.02, 1, 1.4), (1.0, 0.02, 1, 1.4), (1.0, 1.0, 8, 1.6)]
 )
 def test_a_slow_judge_is_kept_busy_and_what_it_judges_is_not_old(
-    answer_s: float, judge_s: float, workers: int, age: float
+    answer_s: float, judge_s: float, judges: int, age: float
 ) -> None:
     """Before, everything was as old as the bound allows: four versions."""
     world = SlowJudge(
         1, steps=40, groups_per_step=8, group_size=8, max_staleness=4, max_running=256, step_s=0.05,
-        answer_s=answer_s, judge_s=judge_s, workers=workers,
+        answer_s=answer_s, judge_s=judge_s, judges=judges,
     )  # fmt: skip
     run_fast(world.go())
     per_step_s = sum(world.waits_s[-20:]) / 20 + world.step_s
-    assert per_step_s == pytest.approx(64 * judge_s / workers, rel=0.02), "as fast as it can judge"
+    assert per_step_s == pytest.approx(64 * judge_s / judges, rel=0.02), "as fast as it can judge"
     assert sum(world.ages[-20:]) / 20 < age
 
 
