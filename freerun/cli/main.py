@@ -154,7 +154,8 @@ def config(
     overrides: Overrides = None,
 ) -> None:
     """Explain every knob: its meaning and its default. With a file: the values it resolves to, and where from."""
-    from freerun.config.load import dump, knobs
+    from freerun.config.load import knobs
+    from freerun.config.text import dump
 
     if file is not None:
         print(dump(*_load(file, overrides)), end="")
@@ -224,6 +225,8 @@ def _sft(prepared: Any, start: Any) -> None:
     from freerun.launch.resume import how_to_go_on
     from freerun.launch.supervised import sft
 
+    for note in start.notes:
+        print(f"note: {note}")
     with SftProgress(prepared.config.sft.steps) as progress:
         going = sft(prepared, progress.stepped, progress.evaluated, start)
         folder = run_to_end(going, lambda: how_to_go_on(start.folder))

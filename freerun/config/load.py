@@ -1,4 +1,4 @@
-"""A YAML file and dotted overrides into one validated tree, and back into YAML that says where each value came from."""
+"""A YAML file and dotted overrides into one validated tree."""
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,13 +8,11 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from freerun.config.text import Origins, parse
 from freerun.config.tree import RunConfig, implied
 from freerun.core import ConfigError
 from freerun.core.section import Section
 from freerun.rewards.config import RewardConfig
-
-Origins = dict[str, str]
-"""Dotted key → the file or the command line that set it. What is not in it is a default."""
 
 _SECTIONS = {key for key, field in RunConfig.model_fields.items() if isinstance(field.default, Section)}
 """An empty one (`train:` and nothing below) is all defaults."""
@@ -50,9 +48,11 @@ def load_reward(file: Path) -> RewardConfig:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(file.read_text())
+        values = parse(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"there is no file {file}") from None
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
@@ -64,9 +64,8 @@ def _parse(override: str) -> dict[str, Any]:
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise ConfigError(f"{override!r} is not KEY=VALUE, such as train.lr=3e-4")
-    number = _number(text)
     try:
-        value: Any = yaml.safe_load(text) if number is None else number
+        value = parse(text)
     except yaml.YAMLError:
         raise ConfigError(f"{override!r}: the value is not YAML; quote it, such as {key}='\"{text}\"'") from None
     return _nested(key, value)
@@ -78,21 +77,19 @@ def _nested(key: str, value: Any) -> dict[str, Any]:
     return {first: _nested(rest, value) if rest else value}
 
 
-def _number(text: str) -> float | None:
-    """YAML reads 3e-4 as a string; nobody means that."""
-    try:
-        return float(text) if "e" in text.lower() else None
-    except ValueError:
-        return None
-
-
 def _merge(into: dict[str, Any], values: Mapping[str, Any], origins: Origins, origin: str, prefix: str = "") -> None:
+    """Whatever a value takes the place of, the origin of that goes too."""
     for key, value in values.items():
         dotted = f"{prefix}{key}"
-        if isinstance(value, Mapping) and isinstance(into.get(key, {}), dict):
-            _merge(into.setdefault(key, {}), value, origins, origin, dotted + ".")
+        if isinstance(value, Mapping):
+            if not isinstance(into.get(key), dict):
+                into[key] = {}
+                origins.pop(dotted, None)
+            _merge(into[key], value, origins, origin, dotted + ".")
         else:
-            into[key] = _number(value) if isinstance(value, str) and _number(value) is not None else value
+            into[key] = value
+            for inner in [known for known in origins if known.startswith(dotted + ".")]:
+                del origins[inner]
             origins[dotted] = origin
 
 
@@ -145,21 +142,3 @@ def _first_mistake(error: ValidationError) -> str:
         return f"{where} is missing; set it in the file, or as {where}=VALUE on the command line"
     more = f" (and {len(error.errors()) - 1} more)" if len(error.errors()) > 1 else ""
     return f"{where}: {message} (it is {first['input']!r}){more}" if where else message
-
-
-def dump(config: RunConfig, origins: Origins) -> str:
-    """YAML of every value, each with a comment that says where it came from."""
-    lines: list[str] = []
-    _dump(config.model_dump(mode="json"), origins, lines, "", 0)
-    return "\n".join(lines) + "\n"
-
-
-def _dump(values: Mapping[str, Any], origins: Origins, lines: list[str], prefix: str, depth: int) -> None:
-    for key, value in values.items():
-        dotted = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value:
-            lines.append(f"{'  ' * depth}{key}:")
-            _dump(value, origins, lines, dotted + ".", depth + 1)
-        else:
-            text = yaml.safe_dump(value, default_flow_style=True, width=10**9).removesuffix("\n...\n").strip()
-            lines.append(f"{'  ' * depth}{key}: {text}  # {origins.get(dotted, 'default')}")

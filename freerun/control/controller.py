@@ -64,6 +64,7 @@ class Run:
     delivered: asyncio.Event = field(default_factory=asyncio.Event)
     """The engines have the trainer's version."""
     admission: Admission = field(init=False)
+    stock: Stock = field(init=False)
     buffer: Buffer = field(init=False)
     load: Load = field(default_factory=Load)
     router: Router = field(init=False)
@@ -86,8 +87,10 @@ class Run:
             self.begins.version,
             self.begins.next_group,
         )
-        stock = Stock(self.config.groups_per_step, self.config.max_staleness)
-        self.buffer = Buffer(self.config.bound(), stock)
+        self.stock = Stock(
+            self.config.groups_per_step, self.config.max_staleness, lambda: self.judge.waiting // self.group_size
+        )
+        self.buffer = Buffer(self.config.bound(), self.stock)
         self.router = Router(self.engines)
 
     @property
@@ -101,6 +104,7 @@ class Run:
             owed=tasks.owed,
             resting=tasks.resting,
             data=tasks.fingerprint,
+            model=self.begins.model,
             tally=self.ledger.tally,
         )
 
@@ -169,6 +173,7 @@ async def answer(run: Run, task: Task, ticket: Ticket) -> None:
     samples = await rolled_out(run, task, ticket)
     if samples is None:
         return discard(run, ticket.group, Released.ROLLOUT_FAILED)
+    run.stock.judging()
     verdicts = await run.judge.judge_all(task, [sample.text for sample in samples])
     group = Group(ticket.group, task, judged(samples, verdicts), ticket.version)
     run.ledger.judged(group, [verdict.reason for verdict in verdicts])

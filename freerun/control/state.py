@@ -7,6 +7,7 @@ so far whether it is done with. What the admission formula counts is not in it, 
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -33,6 +34,8 @@ class ControlState:
     """By the tasks' ids: how long the solved ones sit out."""
     supervised: bool = False
     """Of `freerun sft`, where tasks are done with in their order."""
+    model: dict[str, Any] = field(default_factory=dict)
+    """What the weights are of, as who started the run describes it; older checkpoints do not say."""
 
     def to_json(self) -> str:
         return msgspec.json.format(msgspec.json.encode(self)).decode() + "\n"

@@ -1,7 +1,8 @@
 """A process of the run: `python -m freerun.launch.child KIND SETTINGS`, started by `processes.py`.
 
-Two pipes tie it to its parent. It says on one that it is ready, and where. The other is its lifeline: nothing is ever
-written to it, and when it closes, because the parent ended in whatever way, kill -9 included, the child ends too.
+Two pipes tie it to its parent. It says on one that it is ready, and where; or which of our own errors keeps it from
+that. The other is its lifeline: nothing is ever written to it, and when it closes, because the parent ended in
+whatever way, kill -9 included, the child ends too.
 """
 
 import asyncio
@@ -10,17 +11,33 @@ import signal
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from freerun.core import FreerunError, errors
 from freerun.core.heap import keep_heap
 from freerun.engines.config import EngineConfig
 from freerun.train.config import TrainConfig
 
 ENGINE_KEY = "FREERUN_ENGINE_KEY"
 """What the engine asks of its clients. In the environment: everybody can read a command line."""
+
+
+@dataclass(slots=True, frozen=True)
+class Refusal:
+    """The error that a process ended with instead of getting ready."""
+
+    kind: str
+    message: str
+    detail: str
+
+    def error(self) -> FreerunError:
+        kind = getattr(errors, self.kind, FreerunError)
+        refused: FreerunError = kind(self.message, self.detail)
+        return refused
 
 
 @dataclass(slots=True, frozen=True)
@@ -87,6 +104,12 @@ def ready(where: str) -> None:
         pipe.write(where)
 
 
+def refuse(error: FreerunError) -> None:
+    """If it is ready already, its parent has stopped listening, and finds the error in the log."""
+    with suppress(OSError), os.fdopen(READY_FD, "wb") as pipe:
+        pipe.write(msgspec.json.encode(Refusal(type(error).__name__, error.message, error.detail)))
+
+
 def follow_the_parent() -> None:
     def until_it_ends() -> None:
         os.read(0, 1)
@@ -106,6 +129,8 @@ if __name__ == "__main__":
             run_engine(msgspec.json.decode(settings, type=EngineSettings))
         else:
             run_trainer(msgspec.json.decode(settings, type=TrainerSettings))
-    except Exception:
+    except Exception as error:
         traceback.print_exc()
+        if isinstance(error, FreerunError):
+            refuse(error)
         os._exit(1)  # at once: a thread that waits for another rank would hold it here

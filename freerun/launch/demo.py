@@ -10,7 +10,8 @@ import time
 from importlib.resources import as_file, files
 from pathlib import Path
 
-from freerun.config.load import Origins, load_config
+from freerun.config.load import load_config
+from freerun.config.text import Origins
 from freerun.config.tree import RunConfig
 from freerun.launch import local
 from freerun.launch.prepare import prepare, prepare_sft

@@ -25,12 +25,12 @@ from freerun.launch.prepare import Prepared
 from freerun.launch.processes import Processes
 from freerun.launch.recorder import Recorder
 from freerun.launch.scratch import scratch_folder
-from freerun.launch.seats import Seat, seats
+from freerun.launch.seats import Seat, judging, seats
 from freerun.launch.start import Start, create_folder
 from freerun.observe.folder import RunFolder
 from freerun.observe.live import view
 from freerun.observe.records import StepRecord
-from freerun.observe.report import write_report
+from freerun.observe.report import reported
 from freerun.rewards.service import JudgeService
 from freerun.rollouts.base import Rollout
 from freerun.rollouts.single_turn import SingleTurn
@@ -74,7 +74,7 @@ async def parts(
         starting = [start_engine(prepared, processes, key, *one) for one in zip(names, seated.engines, strict=True)]
         if seated.evaluator:
             starting.append(start_engine(prepared, processes, key, "evaluator", seated.evaluator))
-        judge = JudgeService(prepared.config.reward, log=folder.logs / "judge.log")
+        judge = JudgeService(seated.judging(prepared.config), log=folder.logs / "judge.log")
         _, endpoint, *urls = await together(
             stack.enter_async_context(judge),
             start_trainer(prepared, processes, scratch, seated.ranks, checkpoint, generates),
@@ -143,25 +143,24 @@ async def train(prepared: Prepared, start: Start | None = None) -> Outcome:
     config = prepared.config
     start = start or Start(create_folder(prepared))
     evaluations: list[Evaluation] = []
-    with start.opened(prepared) as folder:
+    with start.opened() as folder:
         live = view(folder.name, config.control.steps, config.control.max_staleness)
         ledger = MemoryLedger(start.state.tally)
         recorder = Recorder(folder, live, ledger, prepared.tokenizer, config.train.skip_truncated)
-        try:
-            with recorder:
-                if start.checkpoint:
-                    recorder.goes_on(start.checkpoint)
-                live.doing("controller", "starts engine, trainer and reward workers")
-                if note := prepared.given_away:
-                    recorder.note(note)
-                evaluates = bool(config.evaluate.every)
-                begun = parts(prepared, folder, evaluates, checkpoint=start.checkpoint, note=recorder.note)
-                async with begun as running:
-                    run = run_of(prepared, running, start, ledger, recorder, single_turn(prepared))
-                    recorder.buffer, recorder.tasks = run.buffer, run.tasks
-                    await _train(run, running, recorder, evaluations, folder)
-        finally:
-            write_report(folder, config.control.max_staleness)
+        with reported(folder, config.control.max_staleness), recorder:
+            if start.checkpoint:
+                recorder.goes_on(start.checkpoint)
+            for told in start.notes:
+                recorder.note(told)
+            live.doing("controller", "starts engine, trainer and reward workers")
+            if note := prepared.given_away:
+                recorder.note(note)
+            evaluates = bool(config.evaluate.every)
+            begun = parts(prepared, folder, evaluates, checkpoint=start.checkpoint, note=recorder.note)
+            async with begun as running:
+                run = run_of(prepared, running, start, ledger, recorder, single_turn(prepared))
+                recorder.buffer, recorder.tasks = run.buffer, run.tasks
+                await _train(run, running, start, recorder, evaluations)
     return Outcome(folder, recorder.steps, evaluations)
 
 
@@ -183,18 +182,17 @@ def run_of(
         ledger=ledger,
         observer=recorder,
         max_running=config.engine.max_running * len(running.engines),
-        begins=start.state,
+        begins=replace(start.state, model=prepared.identity),
     )
 
 
-async def _train(
-    run: Run, running: Parts, recorder: Recorder, evaluations: list[Evaluation], folder: RunFolder
-) -> None:
+async def _train(run: Run, running: Parts, start: Start, recorder: Recorder, evaluations: list[Evaluation]) -> None:
     """The loop with what goes on beside it: engines watched, versions evaluated, checkpoints kept."""
     config, trainer = running.prepared.config, running.trainer
     latest = await trainer.publish()
     if latest.version:  # engines begin with the model, which is version 0
         await together(*(engine.update_weights(latest) for engine in running.engines))
+    start.begun(running.prepared)
 
     def evaluated(version: int, evaluation: Evaluation) -> None:
         evaluations.append(evaluation)
@@ -211,7 +209,7 @@ async def _train(
         run.on_publish.append(beside.published)
         if latest.version not in recorder.evaluated_versions:
             await beside.published(latest)
-    keeper = Keeper(trainer, folder, config.train.save_every, recorder, config.control.patience_s, run.delivered)
+    keeper = Keeper(trainer, start.folder, config.train.save_every, recorder, config.control.patience_s, run.delivered)
     run.on_settle.append(keeper.settled)
     keep_heap()
     recorder.begin(await idle_s(running.engines))
@@ -264,7 +262,8 @@ def _evaluator(prepared: Prepared, judge: JudgeService, engine: HttpEngine) -> E
 async def evaluate(prepared: Prepared, progress: Callable[[], None]) -> Evaluation:
     """`freerun eval`: one engine, one judge service, every held-out task."""
     folder = create_folder(prepared)
-    async with Processes(folder.logs) as processes, JudgeService(prepared.config.reward) as judge:
+    reward = judging(prepared.config, engines=1, ranks=0)
+    async with Processes(folder.logs) as processes, JudgeService(reward) as judge:
         key = token_hex()
         url = await start_engine(prepared, processes, key, "engine 0", Seat())
         async with HttpEngine(url, key) as engine, background(processes.watch()):

@@ -1,13 +1,14 @@
 """What a run will do, said before it does it: `freerun train --dry-run`."""
 
 from freerun.launch.prepare import Prepared
-from freerun.launch.seats import plan
+from freerun.launch.seats import judging, plan
 
 
 def describe(prepared: Prepared) -> str:
     config, shape, num_tasks = prepared.config, prepared.shape, len(prepared.tasks)
     control, rollout, engine = config.control, config.rollout, config.engine
     placement, division = plan(prepared, evaluates=bool(config.evaluate.every))
+    judges = judging(config, len(placement.engines) + bool(config.evaluate.every), len(placement.ranks))
     batch, eta = config.batch_samples, control.max_staleness
     steps = control.steps
     if control.epochs is not None:
@@ -22,8 +23,7 @@ def describe(prepared: Prepared) -> str:
         f"{engine.max_running} answers at a time, cache: {cache}",
         f"           trainer: {ranks}{config.train.threads} thread(s), {config.train.objective}, AdamW at "
         f"{config.train.lr:g}",
-        f"           {config.reward.processes} reward worker(s): {config.reward.in_words}, "
-        f"{config.reward.timeout_s:g} s",
+        f"           {judges.processes} reward worker(s): {config.reward.in_words}, {config.reward.timeout_s:g} s",
     ]
     if config.evaluate.every:
         lines.append(f"           evaluator: an engine of its own, every {config.evaluate.every} steps")

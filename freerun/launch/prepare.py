@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from freerun.config.load import Origins
+from freerun.config.text import Origins
 from freerun.config.tree import RunConfig
 from freerun.core import ConfigError, DataError, FinishReason, Sample, Task
 from freerun.core.nouns import NOT_SAMPLED
 from freerun.data.stream import TaskStream
 from freerun.data.tasks import load_tasks
+from freerun.launch.identity import identity
 from freerun.models.shape import Shape, read_shape
 from freerun.models.tokenizer import load_tokenizer
 
@@ -33,6 +34,11 @@ class Prepared:
         if not again:
             return None
         return f"{again} of the {len(self.held_out)} held_out tasks are in data too: what is new to it shows less"
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Of the model; a checkpoint remembers it."""
+        return identity(self.config, self.shape, self.tokenizer)
 
     def stream(self, epochs: int | None) -> TaskStream:
         """The tasks to train on, in their order."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import sys
 from collections.abc import Mapping
@@ -14,11 +15,15 @@ from typing import Any
 import msgspec
 
 from freerun.core import ProcessDied
+from freerun.launch.child import Refusal
 
 _END_S = 2.0
 """How long a process may take to end before it is killed."""
 _ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 """The last: threads that spin while they wait take the cores from the other processes."""
+
+_OUR_ERROR = re.compile(r"freerun\.core\.errors\.\w+: (.*)")
+"""The last line of a traceback, where it is one of ours: that line says all."""
 
 
 @dataclass
@@ -41,7 +46,8 @@ class Processes:
     async def start(
         self, name: str, kind: str, settings: Any, threads: int, environment: Mapping[str, str] = MappingProxyType({})
     ) -> str:
-        """Start a process and wait until it says where it can be reached. Cancelled or failed, nothing is left."""
+        """Start a process and wait until it says where it can be reached, or what keeps it from starting, which is
+        raised. Cancelled or failed, nothing is left."""
         read_fd, write_fd = os.pipe()
         log = self._logs / f"{name}.log"
         try:
@@ -63,9 +69,9 @@ class Processes:
         child = Child(name, process, log)
         self._children.append(child)
         where = await _read_all(read_fd)
-        if not where:
+        if not where or where.startswith("{"):
             await process.wait()
-            raise self._died(child)
+            raise msgspec.json.decode(where, type=Refusal).error() if where else self._died(child)
         return where
 
     async def watch(self) -> None:
@@ -94,6 +100,8 @@ class Processes:
     def _died(self, child: Child) -> ProcessDied:
         tail = child.log.read_text(errors="replace").strip().splitlines()[-30:]
         how = describe_exit(child.process.returncode or 0)
+        if tail and (ours := _OUR_ERROR.fullmatch(tail[-1])):
+            return ProcessDied(f"the {child.name} process {how}: {ours[1]}")
         return ProcessDied(f"the {child.name} process {how}; its log is {child.log}", "\n".join(tail))
 
 

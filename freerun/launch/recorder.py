@@ -18,9 +18,10 @@ from freerun.control.ledger import MemoryLedger
 from freerun.core import Batch, Group, Released, Sample, Version
 from freerun.core.nouns import NOT_SAMPLED
 from freerun.engines.base import EngineStats, UpdateReport
+from freerun.launch.watch import Watch
 from freerun.observe.folder import JsonLines, RunFolder
 from freerun.observe.live import LiveView
-from freerun.observe.records import EvalRecord, SampleRecord, StepRecord, read_evals, read_steps
+from freerun.observe.records import EvalRecord, NoteRecord, SampleRecord, StepRecord, read_evals, read_steps
 from freerun.observe.timeline import Timeline
 from freerun.train.base import StepResult
 
@@ -31,6 +32,7 @@ _SAMPLES_A_STEP = 2
 class Trained:
     """What a batch is like."""
 
+    judged: int
     samples: int
     tokens: int
     masked_tokens: int
@@ -46,6 +48,7 @@ class Trained:
         versions = Counter(chain.from_iterable(sample.trained_versions for sample in trained))
         staleness = Counter({batch.version - version: count for version, count in versions.items()})
         return cls(
+            judged=len(samples),
             samples=len(trained),
             tokens=staleness.total(),
             masked_tokens=masked_tokens,
@@ -83,13 +86,16 @@ class Recorder:
         self._metrics = JsonLines(folder.metrics)
         self._evals = JsonLines(folder.evals)
         self._samples = JsonLines(folder.samples)
+        self._notes = JsonLines(folder.notes)
         self.steps = read_steps(folder.metrics)
         self.evaluated_versions = {record.version for record in read_evals(folder.evals)}
         now_s = self._last_step_s = self._batch_asked_s = time.monotonic()
         self._start_s = now_s - (self.steps[-1].time_s if self.steps else 0.0)
         self._timeline = Timeline(folder.timeline, now_s)
         self._rewards: list[float] = []
-        self._judged = 0
+        """Of the answers judged since the last step, and of as many before as make up a batch."""
+        self._judged_since = self._judged = 0
+        self._watch = Watch()
         self._engine_idle_s = 0.0
         self._trained_s = now_s
         self._learning: Trained | None = None
@@ -105,13 +111,17 @@ class Recorder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._write_step()
+        try:
+            self._write_step()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
         self._view.stop()
-        for file in (self._metrics, self._evals, self._samples, self._timeline):
+        for file in (self._metrics, self._evals, self._samples, self._notes, self._timeline):
             file.close()
 
     def goes_on(self, checkpoint: Path) -> None:
-        self._view.note(f"goes on from {checkpoint}")
         self._timeline.instant("controller", "wait", f"goes on from {checkpoint.name}", time.monotonic())
 
     def begin(self, engine_idle_s: float) -> None:
@@ -124,9 +134,12 @@ class Recorder:
 
     def note(self, text: str) -> None:
         self._view.note(text)
+        step = self.steps[-1].step if self.steps else 0
+        self._notes.append(NoteRecord(step, time.monotonic() - self._start_s, text))
 
     def judged(self, group: Group) -> None:
         self._rewards.extend(group.rewards)
+        self._judged_since += len(group.rewards)
         self._judged += len(group.samples)
         self._view.doing("rewards", f"{self._judged} answers judged")
 
@@ -139,6 +152,8 @@ class Recorder:
 
     def learns(self, batch: Batch, masked_tokens: int) -> None:
         self._learning = Trained.of(batch, masked_tokens, self._skip_truncated)
+        for note in self._watch.notes(batch):
+            self.note(note)
         self._shown = [
             self._sample_record(batch.version + 1, batch.version, group, sample)
             for group in batch.groups[:1]
@@ -149,9 +164,10 @@ class Recorder:
         """It is written after the update: nothing that is written is written twice, and engines are waiting."""
         assert self._learning
         now_s = time.monotonic()
+        self._rewards = self._rewards[-max(self._judged_since, self._learning.judged) :]
         record = self._record(now_s, self._learning, result)
         self._stepped = Stepped(record, result, self._shown, self._batch_asked_s)
-        self._rewards = []
+        self._judged_since = 0
         self._last_step_s = self._batch_asked_s = now_s
         self._trained_s = result.learned_s or now_s
 

@@ -8,11 +8,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from freerun.config.tree import RunConfig
 from freerun.launch.division import Division, divide
 from freerun.launch.gpus import are_untold, visible_gpus
 from freerun.launch.mps import Mps, MpsRefused
 from freerun.launch.placement import Placement, place, rank_name
 from freerun.launch.prepare import Prepared
+from freerun.rewards.config import RewardConfig
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,14 @@ class Seats:
     engines: list[Seat]
     ranks: list[Seat]
     evaluator: Seat | None
+
+    def judging(self, config: RunConfig) -> RewardConfig:
+        """The judge, with workers for the processors that are left: one is the controller's."""
+        return judging(config, len(self.engines) + bool(self.evaluator), len(self.ranks))
+
+
+def judging(config: RunConfig, engines: int, ranks: int) -> RewardConfig:
+    return config.reward.beside(engines * config.engine.threads + ranks * config.train.threads + 1)
 
 
 def plan(prepared: Prepared, generates: bool = True, evaluates: bool = True) -> tuple[Placement, Division]:

@@ -27,14 +27,21 @@ async def sft(
     start = start or Start(create_folder(prepared))
     state, stream = start.state, prepared.stream(epochs=None)
     stream.seek(state.position)
-    with start.opened(prepared) as folder, JsonLines(folder.metrics) as metrics:
+    with start.opened() as folder, JsonLines(folder.metrics) as metrics:
         evaluates, checkpoints = config.sft.until is not None, folder.checkpoints
         async with parts(prepared, folder, evaluates, generates=False, checkpoint=start.checkpoint) as running:
-            trainer = running.trainer
+            trainer, identity = running.trainer, prepared.identity
+            start.begun(prepared)
 
             async def record(result: StepResult) -> None:
                 nonlocal state
-                state = ControlState(result.version, position=stream.position, data=stream.fingerprint, supervised=True)
+                state = ControlState(
+                    result.version,
+                    position=stream.position,
+                    data=stream.fingerprint,
+                    supervised=True,
+                    model=identity,
+                )
                 metrics.append({"step": result.version, **result.metrics})
                 stepped(result.version, result)
                 if config.train.save_every and result.version % config.train.save_every == 0:

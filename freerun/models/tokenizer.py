@@ -1,5 +1,7 @@
 """The tokenizer of a model folder, through transformers, which is imported only when one is needed: it is slow to."""
 
+import hashlib
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -19,3 +21,9 @@ def load_tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+
+def fingerprint(tokenizer: Any) -> str:
+    """Of the tokens and their numbers; how a chat is rendered is not in it."""
+    tokens = json.dumps(sorted(tokenizer.get_vocab().items(), key=lambda item: (item[1], item[0])))
+    return hashlib.blake2b(tokens.encode(), digest_size=8).hexdigest()

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import msgspec
 
-from freerun.core import ConfigError, DataError
+from freerun.core import ConfigError, DataError, FreerunError
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,11 @@ class RunFolder:
         number = 1
         while True:
             path = root / (name if number == 1 else f"{name}-{number}")
-            if _claim(path):
-                return cls(path)
+            try:
+                if _claim(path):
+                    return cls(path)
+            except OSError as error:
+                raise ConfigError(f"{path} cannot be made ({error.strerror}): set runs to a folder of yours") from None
             number += 1
 
     @contextmanager
@@ -72,6 +75,10 @@ class RunFolder:
         return self.path / "samples.jsonl"
 
     @property
+    def notes(self) -> Path:
+        return self.path / "notes.jsonl"
+
+    @property
     def timeline(self) -> Path:
         return self.path / "timeline.json"
 
@@ -86,6 +93,17 @@ class RunFolder:
     @property
     def logs(self) -> Path:
         return self.path / "logs"
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What the disk refuses, for want of room most often, is one line; and a run can go on when that is mended."""
+    try:
+        yield
+    except OSError as error:
+        raise FreerunError(
+            f"{path} cannot be written ({error.strerror}): make room for it, and resume the run"
+        ) from None
 
 
 def _lock(fd: int, path: Path) -> None:
@@ -115,13 +133,17 @@ class JsonLines:
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _mend(path)
-        self._file = path.open("ab")
+        self._path = path
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _mend(path)
+            self._file = path.open("ab", buffering=0)
 
     def append(self, record: Any) -> None:
-        self._file.write(encode(record) + b"\n")
-        self._file.flush()
+        line = memoryview(encode(record) + b"\n")
+        with writing(self._path):
+            while line:
+                line = line[self._file.write(line) :]
 
     def close(self) -> None:
         self._file.close()
@@ -151,7 +173,7 @@ def iter_lines(path: Path) -> Iterator[dict[str, Any]]:
             except msgspec.DecodeError as error:
                 if not line.endswith(b"\n"):
                     return
-                raise DataError(f"{path}, line {number}, is not a JSON object: {error}") from error
+                raise DataError(f"{path}, line {number}, is not a JSON object ({error}): delete that line") from error
 
 
 def keep_lines(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
@@ -159,7 +181,7 @@ def keep_lines(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
     if not path.exists():
         return
     draft = path.with_name(path.name + ".draft")
-    with draft.open("wb") as file:
+    with writing(path), draft.open("wb") as file:
         file.writelines(encode(line) + b"\n" for line in iter_lines(path) if wanted(line))
     draft.replace(path)
 

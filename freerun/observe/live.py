@@ -277,7 +277,8 @@ def sparkline(values: list[float], columns: int = SPARK_COLUMNS) -> str:
     """The whole history in at most `columns` blocks, each the mean of its part; gaps where nothing is known."""
     size = max(math.ceil(len(values) / columns), 1)
     parts = [[v for v in values[i : i + size] if math.isfinite(v)] for i in range(0, len(values), size)]
-    means = [sum(part) / len(part) if part else None for part in parts]
+    unit = max((abs(v) for part in parts for v in part), default=1.0) or 1.0  # no sum of huge values is too large then
+    means = [sum(v / unit for v in part) / len(part) if part else None for part in parts]
     known = [m for m in means if m is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
     blocks = "▁▂▃▄▅▆▇█"

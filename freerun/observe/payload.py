@@ -5,7 +5,6 @@ middle of the run are merged; of the samples the first and the last few are kept
 """
 
 import math
-import statistics
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import groupby, islice
@@ -14,7 +13,7 @@ from typing import Any, TypeVar
 
 from freerun.observe.folder import encode, iter_lines
 from freerun.observe.records import EvalRecord, SampleRecord, StepRecord, as_record
-from freerun.observe.summary import Interval, Overlap, Summary, union
+from freerun.observe.summary import Interval, Overlap, Summary, mean, union
 from freerun.observe.timeline import Span
 
 POINTS = 1200
@@ -201,8 +200,7 @@ def _parts(values: Sequence[T], size: int) -> list[Sequence[T]]:
 
 
 def _mean(values: Sequence[float]) -> float:
-    known = [v for v in values if math.isfinite(v)]
-    return float(f"{statistics.fmean(known):.6g}") if known else math.nan
+    return float(f"{mean(values):.6g}")
 
 
 def _interest(key: str) -> tuple[int, str]:

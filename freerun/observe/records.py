@@ -1,4 +1,4 @@
-"""One line of metrics.jsonl, of evals.jsonl, of samples.jsonl, as types; and reading them back.
+"""One line of metrics.jsonl, of evals.jsonl, of samples.jsonl, of notes.jsonl, as types; and reading them back.
 
 The controller fills these in, the live view and the report read them. A number that does not exist (the loss of a step
 without tokens) is NaN here and null in the file.
@@ -30,7 +30,8 @@ class StepRecord:
     reward_mean: float
     """Mean reward of the samples in this step's batch."""
     reward_mean_all: float
-    """Mean reward of all samples judged since the previous step, those of filtered and dropped groups included."""
+    """Mean reward of all samples judged since the previous step, those of filtered and dropped groups included; or of
+    the last ones judged, as many as a batch has, where those are fewer: a mean of a handful says little."""
     samples: int
     """Samples trained on: without truncated ones where train.skip_truncated leaves those out."""
     tokens_trained: int
@@ -140,7 +141,18 @@ class SampleRecord:
     """The policy version that sampled each."""
 
 
-Record = TypeVar("Record", StepRecord, EvalRecord, SampleRecord)
+@dataclass(frozen=True)
+class NoteRecord:
+    """Something the user should read: a line of notes.jsonl."""
+
+    step: int
+    """Training steps done when it was said."""
+    time_s: float
+    """Seconds from the run's start."""
+    text: str
+
+
+Record = TypeVar("Record", StepRecord, EvalRecord, SampleRecord, NoteRecord)
 
 
 def read_steps(path: Path) -> list[StepRecord]:
@@ -152,6 +164,10 @@ def read_steps(path: Path) -> list[StepRecord]:
 def read_evals(path: Path) -> list[EvalRecord]:
     latest = {r.step: r for r in (as_record(_nulls_to_nan(line), EvalRecord, path) for line in iter_lines(path))}
     return [latest[step] for step in sorted(latest)]
+
+
+def read_notes(path: Path) -> list[NoteRecord]:
+    return [as_record(line, NoteRecord, path) for line in iter_lines(path)]
 
 
 def as_record(line: dict[str, Any], kind: type[Record], path: Path) -> Record:

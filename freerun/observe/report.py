@@ -5,20 +5,24 @@ headline is plain HTML with the figures in it; the charts are drawn in the brows
 scripts of `page/`. Text of samples only ever reaches the page as data and as text nodes, never as markup.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from html import escape
 from importlib import resources
 from pathlib import Path
 from string import Template
 
+from freerun.core import FreerunError
 from freerun.observe.figures import MISSING, count, duration, number, reasons, share
-from freerun.observe.folder import RunFolder
+from freerun.observe.folder import RunFolder, writing
 from freerun.observe.payload import payload, to_script
-from freerun.observe.records import EvalRecord, read_evals, read_steps
+from freerun.observe.records import EvalRecord, NoteRecord, read_evals, read_notes, read_steps
 from freerun.observe.summary import Summary, outcome, summarise
 from freerun.observe.timeline import Span, read_spans
 
 SCRIPTS = ("charts.js", "timeline.js", "samples.js", "report.js")
+NOTES = 50
 
 
 def write_report(folder: RunFolder, bound: int | None) -> Path:
@@ -31,6 +35,7 @@ def write_report(folder: RunFolder, bound: int | None) -> Path:
         outcome=escape(outcome(summary, bound)),
         tiles="\n".join(tile.html for tile in tiles(summary, evals, bound)),
         last_seen=_last_seen(spans) if not steps else "",
+        notes=_notes(read_notes(folder.notes)),
         overlap=escape(overlap_in_words(summary)),
         config=_config(folder),
         style=_part("report.css"),
@@ -38,9 +43,22 @@ def write_report(folder: RunFolder, bound: int | None) -> Path:
         script="\n".join(_part(name) for name in SCRIPTS),
     )
     draft = folder.report.with_name("report.html.draft")  # whoever has the page open never reads half of it
-    draft.write_text(page, encoding="utf-8")
-    draft.replace(folder.report)
+    with writing(folder.report):
+        draft.write_text(page, encoding="utf-8")
+        draft.replace(folder.report)
     return folder.report
+
+
+@contextmanager
+def reported(folder: RunFolder, bound: int | None) -> Iterator[None]:
+    """The report is written after the block, however that ends; what it failed with comes first."""
+    try:
+        yield
+    except BaseException:
+        with suppress(FreerunError):
+            write_report(folder, bound)
+        raise
+    write_report(folder, bound)
 
 
 @dataclass(frozen=True)
@@ -137,6 +155,15 @@ def _last_seen(spans: list[Span]) -> str:
     )
     seen = f"<p>The last thing each process recorded:</p><ul>{rows}</ul>" if rows else ""
     return f'<section class="empty">{seen}<p>The reason is most likely in the <code>logs</code> folder.</p></section>'
+
+
+def _notes(notes: list[NoteRecord]) -> str:
+    """The last ones: a failing engine may have said thousands."""
+    if not notes:
+        return ""
+    rows = "".join(f"<li>step {note.step}: {escape(note.text)}</li>" for note in notes[-NOTES:])
+    left_out = f" <span>the last {NOTES} of {len(notes)}</span>" if len(notes) > NOTES else ""
+    return f'<section id="notes"><h2>Notes{left_out}</h2><ul>{rows}</ul></section>'
 
 
 def _config(folder: RunFolder) -> str:

@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -97,7 +97,7 @@ def summarise(steps: list[StepRecord], evals: list[EvalRecord], spans: list[Span
         judge_failures=steps[-1].judge_failures if steps else {},
         engine_idle_share=sum(s.engine_idle_s for s in steps) / wall_s if wall_s > 0 else 0.0,
         trainer_idle_share=sum(s.trainer_idle_s for s in steps) / wall_s if wall_s > 0 else 0.0,
-        truncated_share=_mean([s.truncated_share for s in steps[-(reward.window if reward else 1) :]]),
+        truncated_share=mean([s.truncated_share for s in steps[-(reward.window if reward else 1) :]]),
         overlap=overlap(spans),
     )
 
@@ -136,10 +136,12 @@ def trend(values: list[float]) -> Trend | None:
     if len(known) == 1:
         return Trend(known[0], known[0], window=0, moved=False)
     window = max(1, min(20, len(known) // 5))
-    first, last = statistics.fmean(known[:window]), statistics.fmean(known[-window:])
+    first, last = mean(known[:window]), mean(known[-window:])
+    unit = max(*map(abs, known), 1.0)  # squares of what is huge would be too large for a float
     # The variance of one value, from neighbours: a slow trend adds nothing to it, unlike to the plain variance.
-    variance = statistics.fmean([(b - a) ** 2 / 2 for a, b in pairwise(known)])
-    return Trend(first, last, window, moved=abs(last - first) > 2 * math.sqrt(2 * variance / window) + 1e-9)
+    variance = mean([(b / unit - a / unit) ** 2 / 2 for a, b in pairwise(known)])
+    moved = abs(last / unit - first / unit) > 2 * math.sqrt(2 * variance / window) + 1e-9 / unit
+    return Trend(first, last, window, moved)
 
 
 def overlap(spans: Iterable[Span]) -> Overlap | None:
@@ -158,7 +160,7 @@ def overlap(spans: Iterable[Span]) -> Overlap | None:
     return Overlap(
         wall=(min(i[0] for i in generating + training), max(i[1] for i in generating + training)),
         both=intersection(generating, training),
-        engine_s=_mean([total(union(busy)) for busy in engines.values()]) if engines else 0.0,
+        engine_s=mean([total(union(busy)) for busy in engines.values()]) if engines else 0.0,
         trainer_s=total(training),
     )
 
@@ -193,9 +195,13 @@ def total(intervals: list[Interval]) -> float:
     return math.fsum(end - start for start, end in intervals)
 
 
-def _mean(values: list[float]) -> float:
+def mean(values: Sequence[float]) -> float:
+    """Of those that are known; NaN of none. The sum of huge values may be too large for a float, their mean is not."""
     known = [v for v in values if math.isfinite(v)]
-    return statistics.fmean(known) if known else math.nan
+    if not known:
+        return math.nan
+    largest = max(map(abs, known))
+    return statistics.fmean(known) if largest < 1e200 else statistics.fmean(v / largest for v in known) * largest
 
 
 def _weighted_mean(histogram: Counter[int]) -> float:

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import msgspec
 
-from freerun.observe.folder import encode
+from freerun.observe.folder import encode, writing
 
 FLUSH_EVENTS = 16
 FLUSH_S = 1.0
@@ -46,12 +46,14 @@ class Timeline:
 
     def __init__(self, path: Path, start_s: float | None = None) -> None:
         """`start_s` is the moment of `time.monotonic()` that becomes zero: now, unless told."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
         before = read_timeline(path)
         self._pids, self._tids = _names(before)
         self._zero_s = (time.monotonic() if start_s is None else start_s) - _end_us(before) / _MICRO
-        _reopen(path, before)
-        self._file = path.open("ab")
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _reopen(path, before)
+            self._file = path.open("ab")
         self._first = not before
         self._pending = 0
         self._flushed_s = time.monotonic()
@@ -69,8 +71,8 @@ class Timeline:
     def close(self) -> None:
         """Make it strictly valid JSON. Closing twice is harmless."""
         if not self._file.closed:
-            self._file.write(b"\n]\n")
-            self._file.close()
+            with writing(self._path), self._file:
+                self._file.write(b"\n]\n")
 
     def __enter__(self) -> Self:
         return self
@@ -100,12 +102,14 @@ class Timeline:
         return self._tids[pid, track]
 
     def _write(self, **event: Any) -> None:
-        self._file.write((b"" if self._first else b",\n") + encode(event))
+        with writing(self._path):
+            self._file.write((b"" if self._first else b",\n") + encode(event))
         self._first = False
         self._pending += 1
         now_s = time.monotonic()
         if self._pending >= FLUSH_EVENTS or now_s - self._flushed_s >= FLUSH_S:
-            self._file.flush()
+            with writing(self._path):
+                self._file.flush()
             self._pending, self._flushed_s = 0, now_s
 
 

@@ -18,7 +18,7 @@ class JudgeReason(StrEnum):
     CRASH = "crash"
     """Its process died."""
     ERROR = "error"
-    """The reward function raised, or returned something that is not a finite number."""
+    """The reward function raised, or returned something that is not a finite number, or too large a one."""
     UNPARSEABLE = "unparseable"
     """There is a reward, of an answer in which nothing could be read."""
 
@@ -43,20 +43,33 @@ class Verdict:
     """The traceback, or the last words of a process that died."""
 
 
+LARGEST = 3.4e38
+"""What training computes with holds nothing larger: 32 bits."""
+
+
 def total(verdicts: Sequence[Verdict]) -> Verdict:
-    """The sum of several: of a failure, if there is one, none; unparseable if one of them is."""
+    """The sum of several: of a failure, if there is one, none; unparseable if one of them is. A sum beyond all measure
+    is a failure too."""
     for verdict in verdicts:
         if verdict.reward is None:
             return verdict
+    reward = sum(verdict.reward or 0.0 for verdict in verdicts)
+    if not abs(reward) <= LARGEST:
+        return Verdict(None, JudgeReason.ERROR, f"a reward must be a number of at most {LARGEST:g}, not {reward:g}")
     unparseable = any(verdict.reason is JudgeReason.UNPARSEABLE for verdict in verdicts)
     return Verdict(
-        sum(verdict.reward or 0.0 for verdict in verdicts),
+        reward,
         JudgeReason.UNPARSEABLE if unparseable else JudgeReason.OK,
         "\n".join(verdict.detail for verdict in verdicts if verdict.detail),
     )
 
 
 class Judge(Protocol):
+    @property
+    def waiting(self) -> int:
+        """Answers that nobody has begun to judge."""
+        ...
+
     async def judge_all(self, task: Task, texts: Sequence[str]) -> list[Verdict]:
         """Of each of these answers to a task."""
         ...

@@ -9,6 +9,9 @@ from freerun.core.section import Section, knob
 from freerun.rewards.judges import check
 from freerun.rewards.parts import JudgeSpec, Part, parse_judge, typed
 
+_MOST_WORKERS = 32
+"""A worker that runs programs may hold half a gigabyte of theirs."""
+
 
 class RewardConfig(Section):
     judge: JudgeSpec = knob(
@@ -18,7 +21,10 @@ class RewardConfig(Section):
         "docs/rewards.md.",
     )
     workers: int | None = knob(
-        None, "How many processes judge at the same time; empty: one for every four processors, up to 16.", ge=1
+        None,
+        "How many processes judge at the same time; empty: as many as the run's other processes leave processors for, "
+        "at least 1 and at most 32.",
+        ge=1,
     )
     timeout_s: float = knob(10.0, "A judgement that takes longer is killed and its sample not trained on.", gt=0)
     retries: int = knob(1, "How often a judgement is made again when its process died or a remote judge failed.", ge=0)
@@ -26,7 +32,13 @@ class RewardConfig(Section):
 
     @property
     def processes(self) -> int:
-        return self.workers or min(max(processors() // 4, 1), 16)
+        """Of a judge that has the machine to itself."""
+        return self.workers or self.beside(0).processes
+
+    def beside(self, threads: int) -> "RewardConfig":
+        """With workers for the processors that so many busy threads leave over, unless it says how many."""
+        spare = min(max(processors() - threads, 1), _MOST_WORKERS)
+        return self if self.workers else self.model_copy(update={"workers": spare})
 
     @field_validator("judge", mode="plain")
     @classmethod

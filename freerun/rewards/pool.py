@@ -84,6 +84,11 @@ class Pool:
         await asyncio.gather(*self._keepers, return_exceptions=True)
         await self._end_zygote()
 
+    @property
+    def waiting(self) -> int:
+        """Requests that no worker has taken."""
+        return self._jobs.qsize()
+
     async def judge_all(self, requests: Sequence[bytes]) -> list[Verdict]:
         return await asyncio.gather(*map(self.judge, requests))
 

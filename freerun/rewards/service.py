@@ -32,7 +32,7 @@ class JudgeService:
 
     Consumes calls of `judge` and `judge_all`. Produces a verdict for each answer, and `counts` of their reasons.
     Waits for the slowest part; unblocked by all verdicts, by too many failures in a row, and by closing. Nobody but
-    the caller waits for a slow one: what is admitted bounds how many can be waiting.
+    the caller waits for a slow one: `waiting` tells the controller when to admit no more.
     """
 
     def __init__(self, config: RewardConfig, *, log: Path | None = None) -> None:
@@ -65,6 +65,11 @@ class JudgeService:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._open.aclose()
+
+    @property
+    def waiting(self) -> int:
+        """Answers that nobody has begun to judge, by the part that is furthest behind."""
+        return max((pool.waiting for pool in self._pools), default=0)
 
     async def judge(self, task: Task, text: str) -> Verdict:
         (verdict,) = await self.judge_all(task, [text])

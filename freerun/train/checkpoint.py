@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
@@ -79,21 +80,32 @@ def _outcome(going: Future[None]) -> None:
 
 @contextmanager
 def _failing_in_a_line() -> Iterator[None]:
+    """Whatever it is, the disk is at fault: torch says of a full one that a position is unexpected."""
     try:
         yield
     except (OSError, CheckpointException) as error:
-        raise TrainerError(f"a checkpoint could not be written: {_in_a_line(error)}") from None
+        raise TrainerError(
+            f"a checkpoint could not be written: {_in_a_line(error)}; see whether its disk is full, then resume the run"
+        ) from None
 
 
 def load_checkpoint(folder: Path, learner: Learner, ranks: Ranks = ALONE) -> None:
-    """Put the learner where the saved one was. DCP reads into the tensors that are there, and refuses other shapes."""
+    """Put the learner where the saved one was. DCP reads into the tensors that are there, and refuses other shapes and
+    tensors that it does not find; those that nobody asks for it would pass over."""
     state = _state(learner)
     try:
+        _refuse_other_weights(folder, state["model"])
         load(state, checkpoint_id=folder, process_group=ranks.aside)
     except (OSError, CheckpointException, ValueError, RuntimeError) as error:
         raise TrainerError(f"{folder} is damaged, or of another model: {_in_a_line(error)}") from None
     learner.load_state(state)
     _set_random_state(state["random"])
+
+
+def _refuse_other_weights(folder: Path, model: dict[str, Any]) -> None:
+    names = {name for name in FileSystemReader(folder).read_metadata().state_dict_metadata if name.startswith("model.")}
+    if odd := sorted(names - {f"model.{name}" for name in model}):
+        raise ValueError(f"it has {odd[0].removeprefix('model.')}, which the model in model.path has not")
 
 
 def _state(learner: Learner) -> dict[str, Any]:

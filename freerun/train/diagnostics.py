@@ -99,7 +99,7 @@ class Diagnostics:
         off = {name: sums.pop(name) for name in ("engine_mismatch", "engine_mismatch_kl")}
         drift = {name: sums.pop(name) / compared for name in ("behavior_ratio", "behavior_kl")}
         means = {name: total / tokens for name, total in sums.items()} | drift
-        means["effective_samples"] = means["behavior_ratio"] ** 2 / (squares / compared)
+        means["effective_samples"] = means["behavior_ratio"] ** 2 / (squares / compared) if squares else 0.0
         if fresh:
             means |= {name: total / fresh for name, total in off.items()}
         else:

@@ -18,10 +18,11 @@ import msgspec
 import torch
 import zmq
 
-from freerun.core import Batch, FreerunError, TrainerError
+from freerun.core import Batch, FreerunError, Sample, TrainerError
 from freerun.train.base import PUBLISH, StepResult
 from freerun.train.checkpoint import CheckpointWriter, load_checkpoint
 from freerun.train.config import TrainConfig
+from freerun.train.divergence import refuse_divergence
 from freerun.train.learner import Learner
 from freerun.train.protocol import METHODS, Checkpoint
 from freerun.train.ranks import ALONE, Ranks
@@ -58,7 +59,6 @@ class Worker:
         self._asked: Any = None
         """What the last request was about. It is let go of with the next: to free a batch takes milliseconds, for which
         engines would wait if it came before the reply."""
-        self.sft = self._learner.sft
         self.score = self._learner.score
 
     def do(self, request: list[bytes]) -> Any:
@@ -69,10 +69,16 @@ class Worker:
 
     def step(self, batch: Batch) -> StepResult:
         result = self._learner.step(batch)
+        refuse_divergence(self._learner, result.metrics, self.ranks)
         start_s = time.monotonic()
         weights = self.publish(None)
         published = (PUBLISH, start_s, time.monotonic())
         return replace(result, weights=weights, phases=[*result.phases, published])
+
+    def sft(self, examples: list[Sample]) -> StepResult:
+        result = self._learner.sft(examples)
+        refuse_divergence(self._learner, result.metrics, self.ranks)
+        return result
 
     def publish(self, _: None) -> WeightsHandle | None:
         tensors = self._learner.policy.tensors()

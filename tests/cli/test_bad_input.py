@@ -48,6 +48,7 @@ def broken(task, text):
         ("reward.judge={tmp}/rewards.py:brokn", "broken"),
         ("reward.judge=exakt", "exact"),
         ("nonsense", "KEY=VALUE"),
+        ("runs={tmp}/run.yaml", "run.yaml/test cannot be made (Not a directory): set runs to a folder of yours"),
     ],
 )
 def test_one_line_and_code_2(

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 import yaml
 
-from freerun.config.load import dump, knobs, load_config
+from freerun.config.load import knobs, load_config
+from freerun.config.text import dump
 from freerun.core import ConfigError
 
 BASE = ["model.path=m", "data.source=d.jsonl"]

@@ -50,6 +50,9 @@ class World:
     engine: type[ScriptedEngine] = ScriptedEngine
     max_running: int = 1000
     rest_solved: int = 0
+    judges: int = 1000
+    """Answers judged at the same time."""
+    waiting: int = 0
     begins: ControlState = field(default_factory=ControlState)
     run: Run = field(init=False)
     batches: list[Batch] = field(default_factory=list)
@@ -60,6 +63,7 @@ class World:
         self.random = random.Random(self.seed)
         self.trainer = ScriptedTrainer(self)
         self.ledger = FormulaLedger(self)
+        self._judges = asyncio.Semaphore(self.judges)
 
     async def go(self) -> "World":
         config = ControlConfig(
@@ -104,7 +108,13 @@ class World:
         return Verdict(float(self.random.random() < 0.5), JudgeReason.OK)
 
     async def judge_all(self, task: Task, texts: Sequence[str]) -> list[Verdict]:
-        return await together(*(self.judge(task, text) for text in texts))
+        return await together(*(self._judge_in_turn(task, text) for text in texts))
+
+    async def _judge_in_turn(self, task: Task, text: str) -> Verdict:
+        self.waiting += 1
+        async with self._judges:
+            self.waiting -= 1
+            return await self.judge(task, text)
 
     def doing(self, process: str, what: str) -> None: ...
     def judged(self, group: Group) -> None: ...
@@ -215,6 +225,7 @@ worlds = st.builds(
     update_s=st.sampled_from([0.0, 0.3, 8.0]),
     num_engines=st.integers(1, 2),
     max_running=st.sampled_from([1, 4, 1000]),
+    judges=st.sampled_from([1, 3, 1000]),
 )
 
 

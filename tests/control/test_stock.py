@@ -44,6 +44,20 @@ def test_a_short_wait_is_none() -> None:
     assert taken(stock, 20, waited_s=0.1, left=6) == 8
 
 
+def test_what_always_queues_for_the_judge_is_too_much_and_none_is_added_meanwhile() -> None:
+    queue = 6
+    stock = Stock(batch=8, max_staleness=4, queued=lambda: queue)
+    taken(stock, 1, waited_s=5.0, left=0)
+    assert taken(stock, 2, waited_s=5.0, left=0) == 18, "at first nothing queued: a quarter of a batch more, no further"
+    assert taken(stock, 1, waited_s=5.0, left=0) == 15, "six queued for three steps"
+    queue = 2
+    stock.judging()
+    queue = 6
+    assert taken(stock, 3, waited_s=5.0, left=0) == 14, "it is the least that counts"
+    queue = 0
+    assert taken(stock, 1, waited_s=5.0, left=0) == 16, "the judge had no work for a moment"
+
+
 def test_synchronous_training_has_one_batch() -> None:
     stock = Stock(batch=8, max_staleness=0)
     assert stock.limit == 8
@@ -85,6 +99,34 @@ class Punctual(ScriptedTrainer):
         self.version += 1
         self._free_s = loop.time()
         return StepResult(self.version, weights=await self.publish())
+
+
+@dataclass
+class SlowJudge(Steady):
+    """Every answer takes `judge_s`, once it is its turn."""
+
+    judge_s: float = 1.0
+
+    async def judge(self, task: Task, text: str) -> Verdict:
+        await asyncio.sleep(self.judge_s)
+        return Verdict(1.0, JudgeReason.OK)
+
+
+@pytest.mark.parametrize(
+    ("answer_s", "judge_s", "judges", "age"), [(0.1, 0.02, 1, 1.4), (1.0, 0.02, 1, 1.4), (1.0, 1.0, 8, 1.6)]
+)
+def test_a_slow_judge_is_kept_busy_and_what_it_judges_is_not_old(
+    answer_s: float, judge_s: float, judges: int, age: float
+) -> None:
+    """Before, everything was as old as the bound allows: four versions."""
+    world = SlowJudge(
+        1, steps=40, groups_per_step=8, group_size=8, max_staleness=4, max_running=256, step_s=0.05,
+        answer_s=answer_s, judge_s=judge_s, judges=judges,
+    )  # fmt: skip
+    run_fast(world.go())
+    per_step_s = sum(world.waits_s[-20:]) / 20 + world.step_s
+    assert per_step_s == pytest.approx(64 * judge_s / judges, rel=0.02), "as fast as it can judge"
+    assert sum(world.ages[-20:]) / 20 < age
 
 
 @pytest.mark.parametrize("slots", [16, 64, 1000])

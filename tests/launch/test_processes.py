@@ -9,18 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from freerun.core import ProcessDied
+from freerun.core import ConfigError, EngineError, ProcessDied
+from freerun.engines.base import Sampling
+from freerun.engines.http import HttpEngine
 from freerun.launch.child import EngineSettings
 from freerun.launch.processes import Processes
 from freerun.launch.scratch import memory_folder, scratch_folder
-from tests.tiny import tiny_folder
+from freerun.models.checkpoint import save_decoder
+from tests.tiny import tiny_decoder, tiny_folder
 
 
 async def test_a_process_that_cannot_start_says_why(tmp_path: Path) -> None:
     async with Processes(tmp_path) as processes:
-        with pytest.raises(ProcessDied, match=r"the engine 0 process ended with code 1; its log is") as caught:
+        with pytest.raises(ConfigError, match=r"^model\.path: there is no folder .*nothing; give a folder") as caught:
             await processes.start("engine 0", "engine", EngineSettings(str(tmp_path / "nothing"), {}), 1)
-    assert "there is no folder" in caught.value.detail
+        assert caught.value.detail == "", "it is the user's mistake, and the line says all"
+        with pytest.raises(ProcessDied, match=r"the engine 1 process ended with code 1; its log is") as died:
+            await processes.start("engine 1", "engine", EngineSettings(str(tmp_path), {"max_running": 0}), 1)
+    assert "max_running" in died.value.detail
 
 
 async def test_a_death_is_noticed(tmp_path: Path) -> None:
@@ -30,6 +36,22 @@ async def test_a_death_is_noticed(tmp_path: Path) -> None:
         os.kill(processes._children[0].process.pid, signal.SIGKILL)
         with pytest.raises(ProcessDied, match="was killed by SIGKILL"):
             await processes.watch()
+
+
+async def test_a_model_that_computes_no_numbers_is_said_to_in_one_line(tmp_path: Path) -> None:
+    decoder = tiny_decoder()
+    decoder.embed.weight.data.fill_(float("nan"))
+    save_decoder(decoder, tmp_path / "model")
+    async with Processes(tmp_path) as processes:
+        url = await processes.start("engine 0", "engine", EngineSettings(str(tmp_path / "model"), {}), 1)
+        async with HttpEngine(url) as engine:
+            with pytest.raises(EngineError):
+                _ = [answer async for answer in engine.generate([3], Sampling(4), 2)]
+        with pytest.raises(ProcessDied) as died:
+            await processes.watch()
+    said = "version 0 of the model computes what is not a number: its weights are damaged"
+    assert str(died.value) == f"the engine 0 process ended with code 1: {said}"
+    assert died.value.detail == ""
 
 
 PARENT = """

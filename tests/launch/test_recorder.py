@@ -86,3 +86,50 @@ def test_a_step_ends_with_what_it_learned_and_publishing_is_the_update_s(folder:
     assert spans["step 1"]["dur"] == pytest.approx(10e6)
     assert spans[PUBLISH]["dur"] == pytest.approx(2e6)
     assert spans["publish version 1"]["ts"] == pytest.approx(spans["step 1"]["ts"] + 10e6)
+
+
+def group(number: int, *rewards: float) -> Group:
+    samples = [Sample([0, 1], [False, True], [0.0, -1.0], [-1, 0], FinishReason.STOP, "", r) for r in rewards]
+    return Group(number, Task(f"t{number}", "?", [0]), samples, 0)
+
+
+def test_the_mean_of_all_judged_is_never_of_a_handful(folder: RunFolder) -> None:
+    """Few were judged between two quick steps: those before count too, up to a batch."""
+    with recorder_in(folder) as recorder:
+        for version, judged in enumerate([[1, 1, 0, 0, 1, 1], [0], [0, 0], [0, 1, 0, 1, 1, 1]]):
+            recorder.judged(group(version, *judged))
+            recorder.learns(Batch(version, [group(version, 1, 1, 1, 0)]), masked_tokens=0)
+            recorder.stepped(result(version + 1))
+            recorder.updated([UpdateReport(version + 1, 0.0, 0)])
+    means = [line["reward_mean_all"] for line in lines(folder.metrics)]
+    assert means == [4 / 6, 0.5, 0.25, 4 / 6], "of 6, then of 4: 0 1 1 0, then 1 0 0 0, then the 6 since"
+
+
+def said_in(folder: RunFolder, batches: list[Batch]) -> list[str]:
+    with recorder_in(folder) as recorder:
+        for given in batches:
+            recorder.learns(given, masked_tokens=0)
+    return [str(line["text"]) for line in lines(folder.notes)]
+
+
+def test_constant_rewards_get_one_note(folder: RunFolder) -> None:
+    def batches(*rewards: float) -> list[Batch]:
+        return [Batch(version, [group(version, reward, reward)]) for version, reward in enumerate(rewards)]
+
+    assert said_in(folder, batches(*[0.0] * 19, 1.0, *[0.0] * 19)) == []
+    (note,) = said_in(folder, batches(*[0.0] * 60))
+    assert "every answer of the last 20 steps got the reward 0, so nothing can be learned" in note
+    assert "freerun judge" in note
+    assert lines(folder.notes)[0]["step"] == 0
+
+
+def test_answers_that_are_nearly_all_cut_off_get_one_note(folder: RunFolder) -> None:
+    def given(version: int, cut: int) -> Batch:
+        made = group(version, *(float(i % 2) for i in range(20)))
+        for sample in made.samples[:cut]:
+            sample.finish = FinishReason.LENGTH
+        return Batch(version, [made])
+
+    assert said_in(folder, [given(version, 18) for version in range(9)]) == []
+    (note,) = said_in(folder, [given(version, 19) for version in range(9)])
+    assert "cut off at rollout.max_new_tokens" in note

@@ -27,7 +27,7 @@ from freerun.launch.start import Start, create_folder
 from freerun.observe.folder import JsonLines, RunFolder
 from freerun.observe.records import read_evals, read_steps
 from freerun.observe.timeline import read_timeline
-from freerun.train.shelf import CONTROL, Shelf
+from freerun.train.shelf import CONTROL, TENSORS, Shelf
 from tests.cli.test_stopping import descendants
 from tests.launch.test_train import prepared
 from tests.observe.runs import a_step, an_eval
@@ -129,6 +129,7 @@ def folder_with(run: Prepared, *states: ControlState) -> RunFolder:
         checkpoint = folder.checkpoints / f"step-{state.version}"
         checkpoint.mkdir(parents=True)
         (checkpoint / CONTROL).write_text(state.to_json())
+        (checkpoint / TENSORS).touch()
     return folder
 
 
@@ -199,11 +200,13 @@ def test_a_folder_is_put_back_to_its_checkpoint_and_is_ours_alone(tmp_path: Path
                 lines.append(record)
     again, start = resume(folder.path, ["control.steps=20"])
     assert start == Start(folder, state, folder.checkpoints / "step-2")
-    with start.opened(again):
+    with start.opened():
         assert [record.step for record in read_steps(folder.metrics)] == [1, 2]
         assert [record.step for record in read_evals(folder.evals)] == [0]
-        with pytest.raises(ConfigError, match="is in use: its run is still going"), start.opened(again):
+        with pytest.raises(ConfigError, match="is in use: its run is still going"), start.opened():
             pass
+        assert load_run(folder)[0].control.steps == 9, "it has not begun"
+        start.begun(again)
     config, origins = load_run(folder)
     assert config.control.steps == 20
     assert origins == run.origins, "where values came from is not lost"

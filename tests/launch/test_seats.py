@@ -13,7 +13,9 @@ from freerun.core import ConfigError
 from freerun.launch.division import divide
 from freerun.launch.gpus import Gpu, are_untold, chosen, name_by_uuid, visible_gpus
 from freerun.launch.placement import place
+from freerun.launch.seats import judging
 from freerun.models.shape import shape_of
+from freerun.rewards.config import RewardConfig
 
 GB = 2**30
 LISTED = "0, GPU-aaa, NVIDIA H200, 143771, 143000\n1, GPU-abb, NVIDIA H200, 143771, 1000\n2, GPU-ccc, X, 81559, 81000\n"
@@ -50,6 +52,19 @@ def test_cuda_visible_devices_is_read_as_cuda_reads_it() -> None:
     assert seen("") == []
     assert chosen(LISTED, "1")[0].free == 1000 * 2**20
     assert chosen("0, GPU-aaa, GB10, [N/A], [N/A]\n", None) == []
+
+
+def test_judges_get_the_processors_that_the_rest_of_a_run_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    def workers(cores: int, *overrides: str, engines: int = 1, ranks: int = 1) -> int:
+        monkeypatch.setattr("freerun.rewards.config.processors", lambda: cores)
+        return judging(config(*overrides), engines, ranks).processes
+
+    assert workers(2) == 1
+    assert workers(16) == 13, "one engine, one trainer, the controller"
+    assert workers(16, "engine.threads=4", "train.threads=2", engines=2, ranks=2) == 3
+    assert workers(192) == 32
+    assert workers(16, "reward.workers=5") == 5
+    assert RewardConfig().processes == 16, "a judge alone"
 
 
 def driver_says(listed: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

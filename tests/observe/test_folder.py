@@ -1,10 +1,11 @@
 import json
 import math
+import resource
 from pathlib import Path
 
 import pytest
 
-from freerun.core import ConfigError, DataError
+from freerun.core import ConfigError, DataError, FreerunError
 from freerun.observe.folder import JsonLines, RunFolder, read_lines
 from freerun.observe.records import read_steps
 from tests.observe.runs import a_step
@@ -124,3 +125,19 @@ def test_a_line_that_is_no_step_is_an_error_that_says_what_is_missing(tmp_path: 
     path.write_text('{"step": 1}\n')
     with pytest.raises(DataError, match="StepRecord"):
         read_steps(path)
+
+
+def test_a_disk_without_room_is_one_line_and_loses_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with JsonLines(path) as lines:
+        lines.append({"step": 1})
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20, limit[1]))
+        try:
+            with pytest.raises(FreerunError, match=r"metrics\.jsonl cannot be written \(File too large\): make room"):
+                lines.append({"step": 2, "text": "x" * 50})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    with JsonLines(path) as lines:
+        lines.append({"step": 2})
+    assert read_lines(path) == [{"step": 1}, {"step": 2}]

@@ -6,10 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from freerun.core import FreerunError
 from freerun.observe import payload
 from freerun.observe.folder import JsonLines, RunFolder
-from freerun.observe.report import write_report
+from freerun.observe.live import sparkline
+from freerun.observe.records import NoteRecord
+from freerun.observe.report import reported, write_report
 from freerun.observe.timeline import Timeline
 from tests.observe.runs import a_sample, a_step, an_eval
 
@@ -223,3 +228,41 @@ def test_a_very_long_sample_is_cut_and_keeps_its_length(folder: RunFolder) -> No
     append(folder.samples, a_sample(1, tokens=["a"] * long, logprobs=[-0.1] * long, versions=[0] * long, reward=None))
     (sample,) = page_of(folder).data["samples"]["early"]
     assert (sample["length"], len(sample["tokens"]), sample["reward"]) == (long, payload.SAMPLE_TOKENS, None)
+
+
+figures = st.floats() | st.sampled_from([1e300, -1e300, 1.7e308, -1.7e308, 5e-324, math.inf, math.nan, 0.0])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(figures, figures, figures), min_size=1, max_size=30))
+def test_a_report_is_written_whatever_the_figures(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[float, float, float]]
+) -> None:
+    folder = RunFolder.create(tmp_path_factory.mktemp("absurd"), "run")
+    steps = [
+        a_step(number, reward_mean=one, reward_mean_all=two, tokens_per_s=two, trainer={"loss": three})
+        for number, (one, two, three) in enumerate(rows, start=1)
+    ]
+    append(folder.metrics, *steps)
+    append(folder.samples, a_sample(reward=rows[0][0]))
+    page = Page(write_report(folder, 4).read_text())
+    assert "Training steps" in page.text
+    sparkline([two for _, two, _ in rows])
+
+
+def test_notes_are_on_the_page_as_text(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "run")
+    append(folder.metrics, a_step())
+    append(folder.notes, *(NoteRecord(step, 1.0, f"{step}: {HOSTILE}") for step in range(60)))
+    page = Page(write_report(folder, None).read_text())
+    assert f"step 59: 59: {HOSTILE}" in page.text
+    assert "step 9: " not in page.text, "it has 60, and the last 50 are shown"
+
+
+def test_what_ended_a_run_is_not_hidden_by_a_report_that_cannot_be_written(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "run")
+    folder.report.with_name("report.html.draft").mkdir()
+    with pytest.raises(ValueError, match="the first cause"), reported(folder, None):
+        raise ValueError("the first cause")
+    with pytest.raises(FreerunError, match=r"report\.html cannot be written"), reported(folder, None):
+        pass

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from freerun.config.load import dump, load_config
+from freerun.config.load import load_config
+from freerun.config.text import dump
 from freerun.core import ConfigError, Task
 from freerun.rewards.config import RewardConfig
 from freerun.rewards.judges import check, resolve

@@ -226,7 +226,7 @@ def test_failures_are_explained_and_survived(judge_file: JudgeFile) -> None:
                 sys.exit(3)
             if text == "huge":
                 return 10**400
-            if text in ("nan", "inf"):
+            if text in ("nan", "inf", "1e300"):
                 return float(text)
             return None if text == "none" else deep(text)
     """)
@@ -241,6 +241,7 @@ def test_failures_are_explained_and_survived(judge_file: JudgeFile) -> None:
         assert w.ask("nan") == Verdict(None, JudgeReason.ERROR, "a reward must be a finite number, not nan")
         assert w.ask("inf") == Verdict(None, JudgeReason.ERROR, "a reward must be a finite number, not inf")
         assert w.ask("none") == Verdict(None, JudgeReason.ERROR, "a reward must be a number, not None")
+        assert w.ask("1e300").detail == "a reward must be a number of at most 3.4e+38, not 1e+300"
         assert w.ask("a") == Verdict(1.0, JudgeReason.OK)
 
 

@@ -143,6 +143,9 @@ def test_what_does_not_fit_or_is_damaged_says_so(tmp_path: Path) -> None:
     other = Learner(tiny_decoder(hidden_size=16), CONFIG)
     with pytest.raises(TrainerError, match="step-1 is damaged, or of another model: "):
         load_checkpoint(checkpoint, other)
+    llama = Learner(tiny_decoder(model_type="llama"), CONFIG)
+    with pytest.raises(TrainerError, match=r"it has decoder\.layers\.0\.k_norm\.weight, which the model"):
+        load_checkpoint(checkpoint, llama)
     (checkpoint / ".metadata").unlink()
     with pytest.raises(TrainerError, match="is damaged"):
         load_checkpoint(checkpoint, who)

@@ -5,6 +5,7 @@ device never waits for the host. `update_weights` is called between two steps by
 what is under way, so it can never overlap a forward pass.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -189,6 +190,8 @@ class EmbeddedEngine:
         ended, landed = [], flight.landed()
         self._landed_s = time.monotonic()
         for sequence, tokens, logprobs in landed:
+            if math.isnan(sum(logprobs)):
+                raise EngineError(self._not_finite)
             if not sequence.tokens:
                 self.latencies.began_to_answer(sequence, self._landed_s)
             new, reason = self._accepted(sequence, tokens)
@@ -203,6 +206,11 @@ class EmbeddedEngine:
             self._swapped_s = None
             self.expect_update(False)
         return ended
+
+    @property
+    def _not_finite(self) -> str:
+        said = f"version {self.version} of the model computes what is not a number"
+        return f"{said}: " + ("it has diverged; lower train.lr" if self.version else "its weights are damaged")
 
     def _accepted(self, sequence: Sequence, tokens: list[int]) -> tuple[int, FinishReason | None]:
         """How many of these tokens are part of the answer, and why it ends with the last of them, if it does."""

@@ -31,6 +31,7 @@ def sample(logits_RV: Tensor, how: list[Sampling], uniforms: list[float]) -> tup
     cumulative_RV = chances_RV.cumsum(-1)
     drawn = torch.tensor(uniforms, device=logits_RV.device)[:, None] * cumulative_RV[:, -1:]
     tokens_R1 = torch.searchsorted(cumulative_RV, drawn, right=True)
+    tokens_R1.clamp_(max=logits_RV.shape[-1] - 1)  # beyond it where nothing is a number, which the engine refuses
     if any(s.temperature == 0 for s in how):
         greedy = torch.tensor([[s.temperature == 0] for s in how], device=logits_RV.device)
         tokens_R1 = torch.where(greedy, logits_RV.argmax(-1, keepdim=True), tokens_R1)
