@@ -142,6 +142,7 @@ async def train(prepared: Prepared, start: Start | None = None) -> Outcome:
     """The whole run, or the rest of it."""
     config = prepared.config
     start = start or Start(create_folder(prepared))
+    start = replace(start, state=replace(start.state, model=prepared.identity))
     evaluations: list[Evaluation] = []
     with start.opened() as folder:
         live = view(folder.name, config.control.steps, config.control.max_staleness)
@@ -182,7 +183,7 @@ def run_of(
         ledger=ledger,
         observer=recorder,
         max_running=config.engine.max_running * len(running.engines),
-        begins=replace(start.state, model=prepared.identity),
+        begins=start.state,
     )
 
 
