@@ -56,7 +56,7 @@ OBEDIENT = """
 
 
 def config(judge: str, **knobs: Any) -> RewardConfig:
-    return RewardConfig(judge=judge, **{"timeout_s": 30.0, **knobs})
+    return RewardConfig(judge=judge, **{"workers": 1, "timeout_s": 30.0, **knobs})
 
 
 @pytest.fixture
