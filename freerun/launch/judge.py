@@ -87,6 +87,7 @@ async def judge(
     config: RewardConfig, answers: list[Answer], out: Path | None, progress: Callable[[], None]
 ) -> list[Verdict]:
     """The verdicts in the order of the answers; with `out`, a line of JSON for each, written as they come."""
+    config.check_tasks([answer.task for answer in answers])
     never = config.model_copy(update={"give_up_after": len(answers) + 1})  # they are all shown in the end
     with _open(out) as lines:
         async with JudgeService(never) as service:

@@ -1,12 +1,14 @@
 """The `reward` section: who judges answers, in how many processes, and for how long."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import field_validator
 
+from freerun.core import Task
 from freerun.core.machine import processors
 from freerun.core.section import Section, knob
-from freerun.rewards.judges import check
+from freerun.rewards.judges import check, check_tasks
 from freerun.rewards.parts import JudgeSpec, Part, parse_judge, typed
 
 
@@ -48,3 +50,7 @@ class RewardConfig(Section):
     def check(self) -> None:
         """Refuse judges that cannot be, in one line that names the fix."""
         check(self.judge, self.timeout_s)
+
+    def check_tasks(self, tasks: Sequence[Task]) -> None:
+        """Refuse tasks that no answer can be judged by, in one line that names them."""
+        check_tasks(self.judge, tasks)
