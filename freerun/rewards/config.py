@@ -1,6 +1,7 @@
 """The `reward` section: who judges answers, in how many processes, and for how long."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from pydantic import field_validator
@@ -10,6 +11,7 @@ from freerun.core.machine import processors
 from freerun.core.section import Section, knob
 from freerun.rewards.judges import check, check_tasks
 from freerun.rewards.parts import JudgeSpec, Part, parse_judge, typed
+from freerun.rewards.userfile import split_judge
 
 
 class RewardConfig(Section):
@@ -46,6 +48,11 @@ class RewardConfig(Section):
         """`math + 0.2 format - 0.001 length`."""
         words = (part.name if part.weight == 1 else f"{part.weight:g} {part.name}" for part in self.parts)
         return " + ".join(words).replace("+ -", "- ")
+
+    @property
+    def files(self) -> list[Path]:
+        """Of judges of the user's own."""
+        return [split_judge(part.name)[0] for part in self.parts if ":" in part.name]
 
     def check(self) -> None:
         """Refuse judges that cannot be, in one line that names the fix."""
