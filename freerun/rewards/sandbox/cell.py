@@ -99,15 +99,15 @@ class Cell:
                 self.end()  # it may have stopped the zygote, which could not kill it
                 return Report({}, cause, died=True)
             reply = self._control.recv(1 << 16)
-            used = self._meter.read()
+            used_s = self._meter.cpu_s()
         except OSError as error:
             raise CellError(f"the sandbox broke down: {error}") from None
         said = json.loads(reply) if reply else {}
         if reply and said.pop("run", None) != self._runs:
             raise CellError("the sandbox broke down: it reports another run")
-        if cause is None and used.cpu_s > limits.cpu_s and self.nested:
+        if cause is None and used_s > limits.cpu_s and self.nested:
             cause = Ending.CPU
-        return Report({**said, "cpu_s": max(said.get("cpu_s", 0.0), used.cpu_s)}, cause, died=not reply)
+        return Report({**said, "cpu_s": max(said.get("cpu_s", 0.0), used_s)}, cause, died=not reply)
 
     def _watch(self, limits: Limits, meter: Meter) -> Ending | None:
         """Until there is a report; why the run was killed, if it was."""

@@ -40,7 +40,9 @@ class Meter:
     def __init__(self, top: int, group: Group | None) -> None:
         self._top = top
         self._group = group
+        self._before = Usage(0.0, 0)
         self.begin()
+        self._before = self.read()  # of memory once: what is there between two runs is always the same
 
     def begin(self) -> None:
         self._seen: dict[int, Seen] = {}
@@ -48,8 +50,12 @@ class Meter:
         self._gone_s = 0.0
         self._when = time.monotonic()
         self._shared = _machine_shared()
-        self._before = Usage(0.0, 0)
-        self._before = self.read()
+        self._before = self._before._replace(cpu_s=0.0)
+        self._before = self._before._replace(cpu_s=self.cpu_s())
+
+    def cpu_s(self) -> float:
+        counted = self._group.cpu_s() if self._group else None
+        return (self._look().cpu_s if counted is None else counted) - self._before.cpu_s
 
     def read(self) -> Usage:
         cpu_s = self._group.cpu_s() if self._group else None

@@ -65,6 +65,8 @@ def _is_failure(code: ast.expr) -> bool:
 
 def is_an_assertion(node: ast.stmt) -> bool:
     """Whether coming to this statement is to assert something: one that asserts in a branch counts as a whole."""
+    if may_fail(node):
+        return True
     if isinstance(node, _Branching):
         return any(map(may_fail, _within(node)))
     if isinstance(node, ast.For | ast.AsyncFor):
