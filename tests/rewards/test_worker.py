@@ -137,7 +137,7 @@ def test_the_zygote_forks_and_ends_workers(judge_file: JudgeFile) -> None:
             assert w.ask("").reward == w.pid
         first.connection.sendall(MARK + frame(Request(TASK, "exit")))
         assert first.replies.read() == b""
-        assert z.end(first.pid) == 3
+        assert z.end(-first.pid) == 3  # it has closed its socket, and may not be dead yet
         assert z.end(second.pid) == WAS_ALIVE
         assert z.end(second.pid) == WAS_ALIVE, "harmless, though somebody else may have the number by now"
         assert second.replies.read() == b""

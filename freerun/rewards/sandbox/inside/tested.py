@@ -23,8 +23,9 @@ from types import (
 from typing import Any, NoReturn
 
 from freerun.rewards.sandbox.inside import codec
-from freerun.rewards.sandbox.inside.link import Link, global_name
+from freerun.rewards.sandbox.inside.link import Link
 from freerun.rewards.sandbox.inside.mirror import is_mirrored
+from freerun.rewards.sandbox.inside.naming import global_name
 
 _MACHINERY = (
     *(FunctionType, BuiltinFunctionType, MethodType, ModuleType, GeneratorType, CoroutineType, AsyncGeneratorType),
