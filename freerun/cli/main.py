@@ -142,6 +142,7 @@ def judge(
     from freerun.launch.progress import counting
 
     config = judge.reward_of(reward, workers, timeout_s)
+    judge.refuse_to_overwrite(out, [file, Path(reward), *config.files])
     answers = judge.read_answers(file, judge.Keys(prompt_key, answer_key, text_key))
     with counting("judging", len(answers)) as progress:
         verdicts = run_to_end(judge.judge(config, answers, out, progress), lambda: "stopped")

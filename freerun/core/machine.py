@@ -3,6 +3,7 @@
 import os
 import resource
 from contextlib import suppress
+from pathlib import Path
 
 _FILES = 65_536
 
@@ -10,6 +11,15 @@ _FILES = 65_536
 def processors() -> int:
     """Those that it may use, which in a container can be fewer than there are."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory_bytes() -> int:
+    """Of the machine, or of the container where that may have less."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):  # no such file, or no such limit
+            machine = min(machine, int(Path(file).read_text()))
+    return machine
 
 
 def allow_many_files() -> None:

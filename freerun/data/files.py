@@ -7,6 +7,7 @@ A folder holds either a saved `datasets` dataset or files whose names tell their
 import gzip
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -107,6 +108,11 @@ def _parse_line(line: str, path: Path, number: int) -> Row:
         row = json.loads(line)
     except json.JSONDecodeError as error:
         raise DataError(f"{path}:{number}: not valid JSON: {error.msg} at column {error.colno}") from None
+    except ValueError:
+        most = sys.get_int_max_str_digits()
+        raise DataError(f"{path}:{number}: a number of more than {most} digits: write it as text") from None
+    except RecursionError:
+        raise DataError(f"{path}:{number}: lists or objects nested too deeply: write them as text") from None
     if not isinstance(row, dict):
         raise DataError(f"{path}:{number}: a line must be a JSON object, this one is a {type(row).__name__}")
     return row

@@ -3,10 +3,11 @@
 import json
 import os
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import yaml
 from rich.console import Console
@@ -53,14 +54,14 @@ def reward_of(judge: str, workers: int | None, timeout_s: float | None) -> Rewar
     if judge.endswith((".yaml", ".yml")):
         config = load_reward(Path(judge))
     else:
-        config = RewardConfig(judge=_written(judge), workers=processors())
+        config = RewardConfig(judge=_spelled(judge), workers=processors())
     changes = {"workers": workers, "timeout_s": timeout_s}
     config = config.model_copy(update={key: value for key, value in changes.items() if value is not None})
     config.check()
     return config
 
 
-def _written(judge: str) -> Any:
+def _spelled(judge: str) -> Any:
     if not judge.startswith(("[", "{")):
         return judge
     try:
@@ -87,23 +88,50 @@ async def judge(
     config: RewardConfig, answers: list[Answer], out: Path | None, progress: Callable[[], None]
 ) -> list[Verdict]:
     """The verdicts in the order of the answers; with `out`, a line of JSON for each, written as they come."""
+    config.check_tasks([answer.task for answer in answers])
     never = config.model_copy(update={"give_up_after": len(answers) + 1})  # they are all shown in the end
-    with _open(out) as lines:
+    with _written(out) as write:
         async with JudgeService(never) as service:
             return await judge_all(
                 service.judge,
                 answers,
                 at_once=never.processes * _WAITING,
                 ended=progress,
-                next_is=lambda answer, verdict: lines.write(_line(answer, verdict)),
+                next_is=lambda answer, verdict: write(_line(answer, verdict)),
             )
 
 
-def _open(out: Path | None) -> TextIO:
+@contextmanager
+def _written(out: Path | None) -> Iterator[Callable[[str], None]]:
+    """Writes lines to it; whatever hinders that is told in one."""
+
+    def refuse(error: OSError) -> ConfigError:
+        return ConfigError(f"--out {out} cannot be written: {error.strerror}")
+
     try:
-        return open(out or os.devnull, "w", buffering=1, encoding="utf-8", errors="replace")
+        file = open(out or os.devnull, "w", encoding="utf-8", errors="replace")  # noqa: SIM115
     except OSError as error:
-        raise ConfigError(f"--out {out} cannot be written: {error.strerror}") from None
+        raise refuse(error) from None
+
+    def write(line: str) -> None:
+        try:
+            file.write(line)
+            file.flush()
+        except OSError as error:
+            raise refuse(error) from None
+
+    try:
+        yield write
+    finally:
+        with suppress(OSError):  # what could not be written has been told
+            file.close()
+
+
+def refuse_to_overwrite(out: Path | None, inputs: Iterable[Path]) -> None:
+    """By a link to it, too."""
+    for file in inputs:
+        if out is not None and out.exists() and file.exists() and out.samefile(file):
+            raise ConfigError(f"--out {out} would overwrite {file}, which is read: name another file")
 
 
 async def judge_all(

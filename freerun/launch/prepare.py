@@ -49,6 +49,7 @@ def prepare(config: RunConfig, origins: Origins) -> Prepared:
     """For `train`: also that a batch can be filled and that the longest answer fits the model."""
     prepared = _load(config, origins)
     config.reward.check()
+    config.reward.check_tasks(prepared.tasks + prepared.held_out)
     if config.control.groups_per_step > len(prepared.tasks):
         raise DataError(
             f"control.groups_per_step is {config.control.groups_per_step}, but {config.data.source} has only "
@@ -66,14 +67,19 @@ def prepare(config: RunConfig, origins: Origins) -> Prepared:
 def prepare_sft(config: RunConfig, origins: Origins) -> Prepared:
     if config.sft.until is not None:
         config.reward.check()
-    return _load(config, origins, learns_answers=True)
+    prepared = _load(config, origins, learns_answers=True)
+    if config.sft.until is not None:
+        config.reward.check_tasks(prepared.held_out)
+    return prepared
 
 
 def prepare_eval(config: RunConfig, origins: Origins) -> Prepared:
     """Held-out tasks only; without `held_out`, those of `data`."""
     config.reward.check()
     shape, tokenizer = _load_model(config)
-    return Prepared(config, origins, shape, tokenizer, [], load_tasks(config.held_out or config.data, tokenizer))
+    tasks = load_tasks(config.held_out or config.data, tokenizer)
+    config.reward.check_tasks(tasks)
+    return Prepared(config, origins, shape, tokenizer, [], tasks)
 
 
 def _load(config: RunConfig, origins: Origins, learns_answers: bool = False) -> Prepared:

@@ -4,7 +4,6 @@ An answer that fails, crashes, hangs or misbehaves has earned its 0: reason OK, 
 has too: UNPARSEABLE. Only a task without usable tests, and a machine without a sandbox, are failures of the judging.
 """
 
-import math
 import os
 import shutil
 import signal
@@ -17,16 +16,16 @@ import msgspec
 from freerun.core import ConfigError, RewardError, Task
 from freerun.rewards.base import Judged, JudgeReason
 from freerun.rewards.plain import question
-from freerun.rewards.programs import Reading, header, read
+from freerun.rewards.programs import Reading, header, left_open, read
 from freerun.rewards.sandbox.base import Ending, Exam, Limits, Outcome
+from freerun.rewards.sandbox.inside.examiner import is_near
 from freerun.rewards.sandbox.sandbox import Sandbox
-from freerun.rewards.testcases import Asserts, Calls, Scripts, find_tests
+from freerun.rewards.testcases import Asserts, Calls, Scripts, check_tests, find_tests
 
 LONGEST_ANSWER = 1_000_000
 """Characters. No program that a policy writes is as long, and reading one would cost its own judge."""
 LONGEST_REST = 100_000
 """Bytes of output beyond what is wanted that are still looked at: the judge's memory is not the program's to fill."""
-TOLERANCE = 1e-6
 
 
 class Language(NamedTuple):
@@ -77,6 +76,11 @@ class Code:
         with Sandbox():
             pass
 
+    def check_task(self, task: Task) -> None:
+        """Refuse, with RewardError, one whose tests cannot be run or would let every answer pass."""
+        tests = find_tests(task)
+        check_tests(task, tests, header(question(task)))
+
     def __call__(self, task: Task, text: str) -> Judged:
         score = self._score(task, text)
         reward = score.passed / score.total if self.fraction else float(score.passed == score.total)
@@ -88,6 +92,7 @@ class Code:
 
     def _score(self, task: Task, text: str) -> Score:
         tests = find_tests(task)
+        check_tests(task, tests, header(question(task)))
         total = len(tests.cases)
         if len(text) > LONGEST_ANSWER:
             return Score(0, total, f"an answer of {len(text):,} characters")
@@ -107,7 +112,9 @@ class Code:
 
     def _examine(self, reading: Reading, tests: Asserts | Calls, prompt: str) -> Score:
         if isinstance(tests, Asserts):
-            exam = Exam(tests.entry, tests.defines, prompt, setup=tests.setup, tests=tests.cases)
+            defines = None if tests.entry else tests.defines
+            asked = [*left_open(prompt), *([defines] if defines else [])]
+            exam = Exam(tests.entry, defines, asked, prompt, setup=tests.setup, tests=tests.cases)
         else:
             exam = Exam(tests.entry, header=prompt, calls=tests.cases)
         examined = _sandbox().examine(reading.sources, exam, self._limits)
@@ -177,7 +184,7 @@ def _same_word(word: str, other: str) -> bool:
     if "." not in other or len(word) > 40:  # a whole number is exact, and a word is a word
         return False
     try:
-        return math.isclose(float(word), float(other), rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+        return is_near(float(word), float(other))
     except ValueError:
         return False
 

@@ -1,13 +1,17 @@
 """The `reward` section: who judges answers, in how many processes, and for how long."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from pydantic import field_validator
 
+from freerun.core import Task
 from freerun.core.machine import processors
 from freerun.core.section import Section, knob
-from freerun.rewards.judges import check
+from freerun.rewards.judges import check, check_tasks
 from freerun.rewards.parts import JudgeSpec, Part, parse_judge, typed
+from freerun.rewards.userfile import split_judge
 
 _MOST_WORKERS = 32
 """A worker that runs programs may hold half a gigabyte of theirs."""
@@ -57,6 +61,15 @@ class RewardConfig(Section):
         words = (part.name if part.weight == 1 else f"{part.weight:g} {part.name}" for part in self.parts)
         return " + ".join(words).replace("+ -", "- ")
 
+    @property
+    def files(self) -> list[Path]:
+        """Of judges of the user's own."""
+        return [split_judge(part.name)[0] for part in self.parts if ":" in part.name]
+
     def check(self) -> None:
         """Refuse judges that cannot be, in one line that names the fix."""
         check(self.judge, self.timeout_s)
+
+    def check_tasks(self, tasks: Sequence[Task]) -> None:
+        """Refuse tasks that no answer can be judged by, in one line that names them."""
+        check_tasks(self.judge, tasks)

@@ -6,14 +6,14 @@ dataclass, whose fields they are; a user's function gets them as keyword argumen
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from freerun.core import ConfigError, Task
+from freerun.core import ConfigError, DataError, RewardError, Task
 from freerun.rewards.parts import OWN_KEYS, JudgeSpec, Part, convert, parse_judge
 from freerun.rewards.userfile import check_function, did_you_mean, load_function
 
@@ -38,6 +38,8 @@ REMOTE = frozenset({"model", "http"})
 """They wait for somebody else: each has workers and a deadline of its own, and trying again may help."""
 PURE = frozenset({"exact", "number", "math", "format", "length", "overlong"})
 """They say the same of the same task and text, whenever they are asked."""
+MOST_NAMED = 10
+"""Of tasks that are at fault, in one line."""
 
 
 def check(judge: JudgeSpec, timeout_s: float = math.inf) -> None:
@@ -58,6 +60,22 @@ def check(judge: JudgeSpec, timeout_s: float = math.inf) -> None:
         else:
             names, near = ", ".join(BUILT_IN), did_you_mean(part.name, BUILT_IN)
             raise ConfigError(f'there is no judge "{part.name}": use one of {names}, or FILE.py:FUNCTION{near}')
+
+
+def check_tasks(judge: JudgeSpec, tasks: Sequence[Task]) -> None:
+    """Refuse tasks that no answer can be judged by, such as programming tasks whose tests assert nothing, by name."""
+    checks = [getattr(_built_in(part), "check_task", None) for part in parse_judge(judge) if part.name in BUILT_IN]
+    faults: dict[str, str] = {}
+    for check_task in filter(None, checks):
+        for task in tasks:
+            try:
+                check_task(task)
+            except RewardError as error:
+                faults.setdefault(task.id, str(error))
+    if faults:
+        first, *others = faults
+        also = f" (as are {len(others)} more: {', '.join(others[:MOST_NAMED])})" if others else ""
+        raise DataError(f"{faults[first]}{also}")
 
 
 def resolve(part: Part) -> JudgeFunction:

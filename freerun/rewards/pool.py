@@ -14,6 +14,9 @@ from freerun.rewards.process import Worker, Zygote
 
 JUDGEMENTS_A_WORKER = 1000
 """Then it is replaced by a fresh fork, which costs milliseconds: whatever its libraries cache or leak goes with it."""
+STRANGERS = 3
+"""Workers, one after another, in whose place somebody else answers the same request. It is no fault of the request's:
+a new worker judges it."""
 ZYGOTES = 3
 """That may die while a worker is being forked, one after another."""
 FIRST_PAUSE_S = 0.2
@@ -129,7 +132,12 @@ class Pool:
                     continue
                 if not worker.alive or worker.judgements >= JUDGEMENTS_A_WORKER:
                     worker = await self._replace(worker)
-                verdict = await worker.judge(job.request, self._timeout_s)
+                for _ in range(STRANGERS):
+                    if (verdict := await worker.judge(job.request, self._timeout_s)) is not None:
+                        break
+                    worker = await self._replace(worker)
+                else:
+                    verdict = Verdict(None, JudgeReason.CRASH, "processes that the judge forked answer in its place")
                 if not job.answer.done():
                     job.answer.set_result(verdict)
                 if verdict.reason in (JudgeReason.TIMEOUT, JudgeReason.CRASH):
@@ -147,7 +155,7 @@ class Pool:
             async with self._starting:
                 if self._zygote is None or not self._zygote.alive:
                     await self._end_zygote()
-                    self._zygote = await Zygote.start(self._parts, self._log)
+                    self._zygote = await Zygote.start(self._parts, self._workers, self._log)
                 zygote = self._zygote
             try:
                 return await zygote.fork()

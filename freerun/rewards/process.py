@@ -14,14 +14,16 @@ from typing import BinaryIO, Self
 import msgspec
 
 from freerun.core import RewardError
+from freerun.core.machine import memory_bytes
 from freerun.rewards.base import JudgeReason, Verdict
 from freerun.rewards.parts import Part
-from freerun.rewards.protocol import FORK, HEADER_BYTES, ORDER, WAS_ALIVE, unframed
+from freerun.rewards.protocol import FORK, HEADER_BYTES, MARK_BYTES, ORDER, WAS_ALIVE, unframed
 
 START_TIMEOUT_S = 120.0
 """A judge that imports torch from a cold disk needs a while; one that hangs while it is imported must not hang us."""
 END_TIMEOUT_S = 0.5
 """Killed processes close their pipes at once. A child that left our group and kept one open is not waited for."""
+LEAST_MEMORY = 1 << 30
 TAIL_BYTES = 4096
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """Unless the user's environment says otherwise: a worker is one of many, and a process with threads cannot fork."""
@@ -42,6 +44,9 @@ class Connection:
         except BaseException:
             socket.close()
             raise
+
+    async def mark(self) -> bytes:
+        return await self.reader.readexactly(MARK_BYTES)
 
     async def verdict(self) -> Verdict:
         header = await self.reader.readexactly(HEADER_BYTES)
@@ -89,14 +94,15 @@ class Zygote:
         self._reading: asyncio.Task[None] | None = None
 
     @classmethod
-    async def start(cls, parts: list[Part], log: BinaryIO | None) -> Self:
-        """Returns when the judges are loaded; RewardError when they cannot be."""
+    async def start(cls, parts: list[Part], workers: int, log: BinaryIO | None) -> Self:
+        """Returns when the judges are loaded; RewardError when they cannot be. `workers` share the machine's memory."""
         ours, theirs = socket.socketpair()
         connection = await Connection.over(ours)
         with theirs:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *("-m", "freerun.rewards.zygote", str(theirs.fileno()), msgspec.json.encode(parts).decode()),
+                str(memory_each(workers)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stderr=PIPE,
                 pass_fds=[theirs.fileno()],
@@ -174,7 +180,12 @@ class Zygote:
             self._unanswered.clear()
 
     async def end(self) -> None:
-        """Kill it. On Linux its workers die with it."""
+        """Have it end its workers and whatever they started; kill it if it does not. On Linux, workers die with it."""
+        if self.alive:
+            self._connection.socket.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(2 * END_TIMEOUT_S):
+                    await self._process.wait()
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -219,12 +230,20 @@ class Worker:
     def alive(self) -> bool:
         return self._pid is not None and not self._connection.reader.at_eof()
 
-    async def judge(self, request: bytes, timeout_s: float) -> Verdict:
+    async def judge(self, request: bytes, timeout_s: float) -> Verdict | None:
+        """None if somebody else answered: a process that the judge forked before, and that is of no use any more."""
         self.judgements += 1
-        self._connection.writer.write(request)  # into a dead worker's socket too: what it means, the reply tells
+        mark = os.urandom(MARK_BYTES)
+        self._connection.writer.write(mark + request)  # into a dead worker's socket too: what it means, the reply tells
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._connection.verdict()
+                if await self._connection.mark() == mark:
+                    return await self._connection.verdict()
+            await self.end()
+            return None
+        except (msgspec.MsgspecError, ValueError):
+            await self.end()
+            return None
         except TimeoutError:
             await self.end()
             if self._exit_code is not None:  # it was dead: a child that it forked kept the socket open
@@ -249,6 +268,12 @@ class Worker:
                     self._exit_code = await self._zygote.end_worker(pid, dying)
         await self._connection.close()
         await self._printed.last_words()
+
+
+def memory_each(workers: int) -> int:
+    """Bytes that a worker may have beside what is loaded: together no more than half of the machine's, unless that is
+    too little to work with."""
+    return max(memory_bytes() // 2 // workers, LEAST_MEMORY)
 
 
 async def pipe_reader(descriptor: int) -> asyncio.StreamReader:

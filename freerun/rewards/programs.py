@@ -70,6 +70,19 @@ def _continued(prompt: str, text: str) -> list[str]:
 
 
 @lru_cache(maxsize=256)
+def left_open(header: str) -> frozenset[str]:
+    """The functions of a prompt that it only heads: what the answer is to define."""
+    functions = [node for node in ast.parse(header).body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return frozenset(node.name for node in functions if all(map(_is_nothing, node.body)))
+
+
+def _is_nothing(statement: ast.stmt) -> bool:
+    """A docstring, `pass`, `...`, or that it is not implemented."""
+    is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    return is_text or isinstance(statement, ast.Pass | ast.Raise)
+
+
+@lru_cache(maxsize=256)
 def header(prompt: str) -> str:
     """The prompt, if it is a program that an answer may go on with: imports, helpers, and the head of a function."""
     for program in (prompt, f"{prompt.rstrip()}\n    pass\n"):

@@ -1,8 +1,9 @@
 """What service, zygote and worker say to each other.
 
-Service and worker: a request, and a verdict for each, in order. A frame is four bytes of length and that many of
-msgpack, or of JSON where msgpack cannot say it. The first frame of a worker is a verdict too, as is the zygote's: OK
-when the judges are loaded, ERROR when they could not be.
+Service and worker: a mark and a request, and the same mark and a verdict for each, in order. A mark is eight bytes
+that nobody else knows: a reply with another is a stranger's, such as a process that a judge forked and forgot. A frame
+is four bytes of length and that many of msgpack, or of JSON where msgpack cannot say it. The first frame of a worker is
+a verdict too, without a mark, as is the zygote's: OK when the judges are loaded, ERROR when they could not be.
 
 Service and zygote, after that: an order, and a reply for each, in order, both one number. The order 0 comes with two
 file descriptors, a worker's socket and where it prints to, and is to fork it; the reply is its process id. Any other
@@ -23,6 +24,7 @@ from freerun.rewards.base import Verdict
 
 T = TypeVar("T")
 HEADER_BYTES = 4
+MARK_BYTES = 8
 ORDER = struct.Struct("!q")
 FORK = 0
 WAS_ALIVE = 1 << 20

@@ -15,9 +15,11 @@ import ast
 import builtins
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from freerun.core import RewardError, Task
+from freerun.rewards.sandbox.inside.asserting import asserts_something
 
 
 @dataclass(frozen=True)
@@ -45,22 +47,51 @@ class Asserts:
 
     @property
     def defines(self) -> str | None:
-        """The first name that they call and nobody else defines: the function that was asked for."""
-        known = set(dir(builtins))
+        """The first name that they call and nobody else defines: the function that was asked for. If there is none, but
+        they all call what Python has too, the innermost such: a function may be called `sum`."""
         try:
             trees = [ast.parse(text) for text in (self.setup, *self.cases)]
         except (SyntaxError, ValueError):
             return None
         every = [node for tree in trees for node in ast.walk(tree)]
-        known |= {node.id for node in every if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-        known |= {node.name for node in every if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        known = {node.id for node in every if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        known |= {node.name for node in every if isinstance(node, _DEFINITIONS)}
         known |= {argument.arg for argument in every if isinstance(argument, ast.arg)}
-        known |= {a.asname or a.name for n in every if isinstance(n, ast.Import | ast.ImportFrom) for a in n.names}
-        called = [node.func for node in every if isinstance(node, ast.Call)]
-        return next((name.id for name in called if isinstance(name, ast.Name) and name.id not in known), None)
+        imports = [node for node in every if isinstance(node, ast.Import | ast.ImportFrom)]
+        known |= {a.asname or a.name for n in imports for a in n.names if getattr(n, "module", "") != "solution"}
+        own = [name for name in _called(every) if name not in known]
+        if found := next((name for name in own if not hasattr(builtins, name)), None):
+            return found
+        everywhere = set(own).intersection(*(_called(list(ast.walk(tree))) for tree in trees[1:]))
+        first = [name for name in (_called(list(ast.walk(trees[1]))) if self.cases else []) if name in everywhere]
+        return first[-1] if first else None
+
+    def assert_something(self, header: str) -> bool:
+        """Without which every answer would pass. `header` is what the prompt gives."""
+        return _asserts_something("\n".join((header, self.setup, *self.cases)))
+
+
+_asserts_something = lru_cache(maxsize=256)(asserts_something)
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def _called(nodes: list[ast.AST]) -> list[str]:
+    """Names of functions, the outermost first."""
+    return [node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
 
 
 Tests = Scripts | Calls | Asserts
+
+
+def check_tests(task: Task, tests: Tests, header: str) -> None:
+    """Refuse tests that cannot be run, and those that would let every answer pass."""
+    try:
+        vacuous = not any(wanted.strip() for _, wanted in tests.cases) if isinstance(tests, Scripts) else False
+        vacuous = vacuous or (isinstance(tests, Asserts) and not tests.assert_something(header))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise RewardError(f"task {task.id}: its tests are not valid Python: {error}") from None
+    if vacuous:
+        raise RewardError(f"task {task.id}: its tests assert nothing, so every answer would pass: mend or remove it")
 
 
 def find_tests(task: Task) -> Tests:

@@ -76,9 +76,7 @@ def _bound_names(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _check_shape(path: Path, name: str, node: ast.AST | None, options: set[str]) -> None:
-    if isinstance(node, ast.AsyncFunctionDef):
-        raise ConfigError(f"{path}:{node.lineno}: {name} is async: a judge is a plain `def {name}(task, text)`")
-    if not isinstance(node, ast.FunctionDef) or node.decorator_list:
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.decorator_list:
         return
     named = [argument.arg for argument in node.args.args[2:] + node.args.kwonlyargs]
     for option in sorted(options - set(named)):

@@ -6,16 +6,18 @@ their input and start processes: none of it can reach the socket.
 """
 
 import math
+import os
 import traceback
 from dataclasses import replace
 from numbers import Real
-from typing import BinaryIO
+from pathlib import Path
+from typing import Any, BinaryIO
 
 from freerun.core import FreerunError
 from freerun.rewards.base import Judged, JudgeReason, Verdict, total
 from freerun.rewards.judges import JudgeFunction, resolve
 from freerun.rewards.parts import Part
-from freerun.rewards.protocol import Request, frame, read_frame, unframed
+from freerun.rewards.protocol import MARK_BYTES, Request, frame, read_frame, unframed
 
 Judges = list[tuple[Part, JudgeFunction]]
 
@@ -30,12 +32,18 @@ def load(parts: list[Part]) -> Judges | Verdict:
     except FreerunError as error:
         return Verdict(None, JudgeReason.ERROR, str(error))
     except (Exception, SystemExit) as error:  # the user's file, being imported
-        return failure(error)
+        return Verdict(None, JudgeReason.ERROR, f"{_where(error)}{_line(error)}")
 
 
 def judge_until_end(requests: BinaryIO, replies: BinaryIO, judges: Judges) -> None:
-    while (body := read_frame(requests)) is not None:
-        replies.write(frame(judge_all(judges, unframed(body, Request))))
+    own = os.getpid()
+    while mark := requests.read(MARK_BYTES):
+        if (body := read_frame(requests)) is None:
+            return
+        verdict = judge_all(judges, unframed(body, Request))
+        if os.getpid() != own:
+            os._exit(0)  # a child that a judge forked, and that came back as if it were the judge
+        replies.write(mark + frame(verdict))
         replies.flush()
 
 
@@ -53,10 +61,14 @@ def judge_all(judges: Judges, request: Request) -> Verdict:
 def judge_one(function: JudgeFunction, request: Request) -> Verdict:
     try:
         value = function(request.task, request.text)
+        if hasattr(value, "__await__"):
+            value = finished(value)
         judged = value if isinstance(value, Judged) else Judged(value)
         if not isinstance(judged.reward, Real):
             return Verdict(None, JudgeReason.ERROR, f"a reward must be a number, not {judged.reward!r:.200}")
         reward = float(judged.reward)
+    except MemoryError:  # it may hold all it got: another worker is to try
+        return Verdict(None, JudgeReason.CRASH, "the judge wants more memory than a worker may have")
     except (Exception, SystemExit) as error:  # the user's function: whatever it raises is this judgement's failure only
         return failure(error)
     if not math.isfinite(reward):
@@ -64,13 +76,40 @@ def judge_one(function: JudgeFunction, request: Request) -> Verdict:
     return Verdict(reward, judged.reason, judged.detail[:LONGEST_DETAIL])
 
 
+_runners: list[Any] = []
+
+
+def finished(value: Any) -> Any:
+    """What an async judge comes to, in one loop for all its judgements: it may keep connections open."""
+    import asyncio
+
+    async def to_its_end() -> Any:
+        return await value
+
+    if not _runners:
+        _runners.append(asyncio.Runner())
+    return _runners[0].run(to_its_end())
+
+
 def failure(error: BaseException) -> Verdict:
     """One line of what was raised; then, unless it is one of ours and says all, the traceback from the judge's own
     frame."""
     if isinstance(error, FreerunError):
         return Verdict(None, JudgeReason.ERROR, str(error)[:LONGEST_DETAIL])
-    line = traceback.format_exception_only(error)[-1].strip()
+    line = _line(error)
     frames = "".join(
         traceback.format_exception(type(error), error, error.__traceback__ and error.__traceback__.tb_next)
     )
     return Verdict(None, JudgeReason.ERROR, f"{line}\n{frames}"[:LONGEST_DETAIL])
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(traceback.format_exception_only(error)[-1].split())[:LONGEST_DETAIL]
+
+
+def _where(error: BaseException) -> str:
+    """`mine.py:3: `, where it was raised: in the user's file, or in what that imports."""
+    ours = ("importlib", str(Path(__file__).parent))
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [frame for frame in frames if not any(part in frame.filename for part in ours)]
+    return f"{outside[-1].filename}:{outside[-1].lineno}: " if outside else ""

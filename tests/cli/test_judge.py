@@ -128,6 +128,17 @@ def test_many_different_rewards_are_binned(tmp_path: Path) -> None:
         (["--reward", "math", "empty.jsonl"], "empty.jsonl holds no rows"),
         (["--reward", "math", "torn.jsonl"], "torn.jsonl:1: not valid JSON"),
         (["--reward", "math", "rows.jsonl", "--out", "no/out.jsonl"], "--out no/out.jsonl cannot be written: No such"),
+        (
+            ["--reward", "number", "rows.jsonl", "--out", "/dev/full"],
+            "/dev/full cannot be written: No space left",
+        ),
+        (["--reward", "math", "rows.jsonl", "--out", "rows.jsonl"], "--out rows.jsonl would overwrite rows.jsonl"),
+        (["--reward", "math", "rows.jsonl", "--out", "link.jsonl"], "--out link.jsonl would overwrite rows.jsonl"),
+        (["--reward", "mine.py:reward", "rows.jsonl", "--out", "mine.py"], "--out mine.py would overwrite mine.py"),
+        (["--reward", "mine.py:reward", "rows.jsonl"], "mine.py:2: ZeroDivisionError: division by zero"),
+        (["--reward", "math", "huge.jsonl"], "huge.jsonl:1: a number of more than 4300 digits: write it as text"),
+        (["--reward", "math", "deep.jsonl"], "deep.jsonl:1: lists or objects nested too deeply"),
+        (["--reward", "code", "code.jsonl"], "task code:0: its tests assert nothing, so every answer would pass"),
     ],
 )
 def test_bad_input_gets_one_line(
@@ -142,6 +153,11 @@ def test_bad_input_gets_one_line(
     written(tmp_path / "rows.jsonl", ROWS)
     (tmp_path / "empty.jsonl").touch()
     (tmp_path / "torn.jsonl").write_text('{"text": ')
+    (tmp_path / "link.jsonl").symlink_to("rows.jsonl")
+    (tmp_path / "mine.py").write_text("def reward(task, text): return 1\n1 / 0\n")
+    (tmp_path / "huge.jsonl").write_text(f'{{"text": "1", "answer": {"9" * 5000}}}')
+    (tmp_path / "deep.jsonl").write_text(f'{{"text": "1", "answer": {"[" * 9000}{"]" * 9000}}}')
+    (tmp_path / "code.jsonl").write_text(json.dumps({"text": "x = 1", "test": "def test(): f(1)"}))
     (tmp_path / "bad.yaml").write_text("reward: {worker: 2}")
     (tmp_path / "worse.yaml").write_text("reward: {workers: 0}")
     monkeypatch.chdir(tmp_path)

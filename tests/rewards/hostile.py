@@ -423,7 +423,7 @@ def square(n):
 CHEATS: dict[str, tuple[str, str]] = {
     # name: (what check(candidate) does, a program that would pass if they shared a process)
     "a test that forgives": (
-        "    try:\n        candidate(-1)\n    except:\n        pass\n    assert True",
+        "    try:\n        candidate(-1)\n    except:\n        pass\n    assert 1 + 1 == 2",
         "import os\ndef square(n): os._exit(0)",
     ),
     "the test's own list": (

@@ -210,8 +210,8 @@ def test_what_a_program_does_wrong_is_its_own_fault() -> None:
 
 
 def test_all_tests_share_the_time() -> None:
-    one = task(tests=[{"input": "", "output": ""}] * 50)
-    judged = Code(cpu_s=0.5, fraction=True)(one, "import time\nwhile time.process_time() < 0.2: pass")
+    one = task(tests=[{"input": "", "output": "1"}] * 50)
+    judged = Code(cpu_s=0.5, fraction=True)(one, "import time\nwhile time.process_time() < 0.2: pass\nprint(1)")
     assert 0 < judged.reward < 0.2
 
 

@@ -101,7 +101,8 @@ def idle_processes(sandbox: Sandbox) -> set[int]:
     assert cell is not None
     cell.ready()
     if cell.nested:
-        assert children(cell._top) == []
+        assert cell._meter is not None
+        assert children(cell._meter._top) == []
     return {cell._process.pid, *descendants(cell._process.pid)}
 
 

@@ -157,7 +157,7 @@ def test_unknown_judges(tmp_path: Path) -> None:
         ("def rewards(task, text): pass", "has no function reward; did you mean rewards?"),
         ("def other(task, text):\n    def reward(task, text): pass", "has no function reward"),
         ("def reward(task, text)\n", "mine.py:1: not valid Python: expected ':'"),
-        ("async def reward(task, text): pass", "mine.py:1: reward is async"),
+        ("async def reward(text): pass", "mine.py:1: reward must take two arguments"),
         ("\ndef reward(text): pass", "mine.py:2: reward must take two arguments"),
         ("def reward(task, text, more): pass", "must take two arguments"),
         ("def reward(task, text, *, more): pass", "must take two arguments"),

@@ -39,6 +39,9 @@ def test_output_is_compared_by_words() -> None:
     assert same_output("1  2\n\n3", "1 2 3\n")
     assert same_output("0.33333334", "0.3333333")
     assert not same_output("1000001", "1000000")
+    assert not same_output("1000000100.0", "1000000007")
+    assert not same_output("1000000100.0", "1000000007.0")
+    assert same_output("1234567.125000001", "1234567.125")
     assert not same_output("yes", "no")
     assert not same_output("nan", "1.0")
 

@@ -26,9 +26,10 @@ from hypothesis import strategies as st
 from freerun.core import ConfigError, RewardError
 from freerun.launch import doctor
 from freerun.rewards.judges import check
+from freerun.rewards.sandbox import groups
 from freerun.rewards.sandbox import sandbox as sandboxes
 from freerun.rewards.sandbox.base import Backend, Ending, Exam, Limits
-from freerun.rewards.sandbox.cell import CellError
+from freerun.rewards.sandbox.cell import Cell, CellError, Report
 from freerun.rewards.sandbox.inside import codec, proof, seccomp, syscalls
 from freerun.rewards.sandbox.inside.examiner import same
 from freerun.rewards.sandbox.sandbox import Sandbox
@@ -87,6 +88,29 @@ def test_a_script_ends_as_under_python(sandbox: Sandbox) -> None:
     assert run(sandbox, threads) == "late\n"
     assert sandbox.run(["x ="]).unreadable.startswith("SyntaxError")
     assert sandbox.run(["x =", "print(1)"]).stdout == b"1\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "output"),
+    [
+        ("print(open('/dev/stdin').read().split())", "['5', '6']\n"),
+        ("import sys; sys.stdin = open('/dev/stdin'); print(input())", "5 6\n"),
+        ("print('a'); exit()\nprint('b')", "a\n"),
+        ("print('a'); quit(0)", "a\n"),
+        ("out = open(1, 'w'); out.write('never closed')", "never closed"),
+        ("import io, sys; sys.stdout = io.TextIOWrapper(io.FileIO(1, 'w')); print('other')", "other\n"),
+        ("import sys; print('x'); sys.stdout.close()", "x\n"),
+        (
+            "class A:\n    def __init__(s): s.f = open(1, 'w'); s.f.write('in a circle'); s.s = s\na = A()",
+            "in a circle",
+        ),
+        ("class A:\n    def __del__(self): print('gone')\na = A()", "gone\n"),
+    ],
+)
+def test_input_and_output_as_under_python(made_by: Sandbox, program: str, output: str) -> None:
+    assert run(made_by, program, b"5 6\n") == output
+    plain = subprocess.run([sys.executable, "-c", program], input="5 6\n", text=True, capture_output=True, check=True)
+    assert plain.stdout == output
 
 
 def test_what_innocent_programs_use(sandbox: Sandbox) -> None:
@@ -168,6 +192,106 @@ def test_why_a_run_ended(sandbox: Sandbox, program: str, ending: Ending) -> None
     assert sandbox.run([program], limits=limits).ending is ending
 
 
+GIVEN_BACK = """
+    import mmap, os, time
+    for _ in range(6):
+        if os.fork() == 0:
+            shared = mmap.mmap(-1, 100 << 20)
+            for page in range(0, 100 << 20, 4096): shared[page] = 1
+            shared.madvise(mmap.MADV_DONTNEED)
+            time.sleep(20)
+    time.sleep(20)
+"""
+NOT_WAITED_FOR = """
+    import os, signal, time
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        try: child = os.fork()
+        except OSError: continue
+        if child == 0:
+            while time.process_time() < {seconds}: pass
+            os._exit(0)
+        time.sleep(0.002)
+"""
+
+
+@pytest.fixture(params=["by its group", "by looking"])
+def counting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
+    """Both ways in which what a run uses can be counted."""
+    if request.param == "by looking":
+        monkeypatch.setattr(groups.Group, "make", lambda: None)
+    elif not groups.parents():
+        pytest.skip("no control group can be made here")
+    before = made_groups()
+    try:
+        with Sandbox() as sandbox:
+            yield sandbox
+    except ConfigError as refusal:
+        pytest.skip(str(refusal))
+    assert made_groups() == before
+
+
+def made_groups() -> set[Path]:
+    return {group for parent in groups.parents() for group in parent.glob(f"freerun-cell-{os.getpid()}-*")}
+
+
+def test_what_is_hidden_counts_too(counting: Sandbox) -> None:
+    """Shared memory that no process has mapped in any more, and the time of children that nobody waits for."""
+    limits = Limits(cpu_s=8, wall_s=20, memory_mb=256)
+    assert counting.run([textwrap.dedent(GIVEN_BACK)], limits=limits).ending is Ending.MEMORY
+    for seconds in (0.2, 0.01):
+        program = textwrap.dedent(NOT_WAITED_FOR.format(seconds=seconds))
+        outcome = counting.run([program], limits=Limits(cpu_s=0.5, wall_s=20))
+        assert outcome.ending is Ending.CPU
+        assert outcome.cpu_s < 5
+
+
+def test_memory_that_processes_share_counts_once(counting: Sandbox) -> None:
+    program = "import os, time\nx = bytearray(b'x') * (60 << 20)\nfor _ in range(6):\n    if not os.fork(): break\n"
+    outcome = counting.run([f"{program}time.sleep(0.2)"], limits=Limits(cpu_s=2, wall_s=8, memory_mb=256))
+    assert (outcome.ending, outcome.exit_code) == (Ending.EXITED, 0)
+
+
+def test_what_the_machine_has_little_of_is_left_to_others(sandbox: Sandbox) -> None:
+    program = """
+        import ctypes, os
+        x86 = os.uname().machine == "x86_64"
+        libc, place = ctypes.CDLL(None), ctypes.c_long(0)
+        print(libc.syscall(206 if x86 else 0, 60000, ctypes.byref(place)))
+    """
+    assert run(sandbox, program) == "-1\n"
+
+
+def test_a_process_may_call_itself_anything(counting: Sandbox) -> None:
+    name = "import ctypes, time\nctypes.CDLL(None).prctl(15, bytes([255, 254, 41, 32, 82]), 0, 0, 0)\ntime.sleep(0.1)"
+    for _ in range(3):
+        assert counting.run([f"{name}\nprint(1)"]).stdout == b"1\n"
+        assert counting.run(["print(2)"]).stdout == b"2\n"
+
+
+def test_a_program_that_breaks_its_sandbox_has_failed(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice: the first time it may have been somebody else."""
+    real, broken = Cell.run, [2]
+
+    def breaks(self: Cell, *args: Any, **named: Any) -> Report:
+        if broken[0] > 0:
+            broken[0] -= 1
+            raise CellError("the sandbox broke down")
+        return real(self, *args, **named)
+
+    with Sandbox() as mine:
+        monkeypatch.setattr(Cell, "run", breaks)
+        monkeypatch.setattr(sandboxes, "_proven", lambda backend, nested: Cell(backend, nested=nested))
+        assert mine.run(["print(1)"]).ending is Ending.SIGNAL
+        assert mine.run(["print(1)"]).stdout == b"1\n"
+        broken[0] = 1
+        assert mine.run(["print(1)"]).stdout == b"1\n"
+        broken[0] = 2
+        examined = mine.examine(["def f(): return 1"], Exam(tests=["assert f() == 1"]))
+        assert (examined.finished, examined.detail) == (False, "it broke the sandbox that it ran in, twice")
+
+
 def test_one_process_cannot_have_more_memory(sandbox: Sandbox) -> None:
     outcome = sandbox.run(["x = bytearray(200 << 20)"], limits=Limits(memory_mb=128))
     assert outcome.stderr.decode().splitlines()[-1] == "MemoryError"
@@ -216,7 +340,7 @@ def test_asserts_of_many_kinds(sandbox: Sandbox) -> None:
         "from solution import total as t\nassert t(1) == 1",
         "def test_one(): assert total(1) == 1",
         "import unittest\nclass T(unittest.TestCase):\n    def test_it(self): self.assertEqual(total(2), 2)",
-        "import numpy as np\nassert np.allclose(total(1, 2), 3) and mean(np.eye(2)) == ([0.5, 0.5], np.int64(2))",
+        "import numpy as np\nassert np.allclose(total(1, 2), 3) and mean(np.eye(2))[1] == 2",
     ]
     assert examine(sandbox, program, Exam(tests=right)) == (True,) * len(right)
     wrong = [
@@ -266,7 +390,6 @@ def test_what_went_wrong_is_told(sandbox: Sandbox) -> None:
     [
         ("assert f(1 ==", "never closed"),
         ("import a_module_that_is_not_there\nassert f(1) == 1", "a_module_that_is_not_there"),
-        ("class Own: pass\nassert f(Own()) == 1", "give the program a Own"),
     ],
 )
 def test_a_task_that_cannot_be_judged_is_not_the_answers_fault(sandbox: Sandbox, test: str, complaint: str) -> None:
@@ -301,7 +424,8 @@ def test_plain_data_arrives_as_it_was(value: Any) -> None:
     def refuse(*_: Any) -> Any:
         raise AssertionError
 
-    arrived = codec.unpack(json.loads(json.dumps(codec.pack(value, refuse))), refuse)
+    packed = codec.Packer(refuse).pack(value)
+    arrived = codec.Unpacker(refuse).unpack(json.loads(json.dumps(packed)))
     assert arrived == value
     assert type(arrived) is type(value)
 
@@ -309,6 +433,8 @@ def test_plain_data_arrives_as_it_was(value: Any) -> None:
 def test_what_counts_as_the_same() -> None:
     assert same((1, [2.0000001]), [1, [2]])
     assert same({1: "a"}, {"1": "a"})
+    assert not same(1000000100.0, 1000000007)
+    assert same(1000000007.0, 1000000007)
     assert not same(1, True)
     assert not same("1", 1)
     assert not same([1], [1, 1])
@@ -466,7 +592,7 @@ def test_numbers_agree_with_the_machines_own_header() -> None:
     if not header.exists():
         pytest.skip("no kernel headers here")
     pairs = (line.split() for line in header.read_text().splitlines() if line.startswith("#define __NR"))
-    own = {words[1].removeprefix("__NR3264_").removeprefix("__NR_"): words[2] for words in pairs if len(words) == 3}
+    own = {words[1].removeprefix("__NR3264_").removeprefix("__NR_"): words[2] for words in pairs if words[2].isdigit()}
     for name, (_, number) in syscalls.NUMBERS.items():
         assert number is None or own[name] == str(number), name
 

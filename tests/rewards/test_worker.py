@@ -22,6 +22,8 @@ from tests.rewards.gone import wait_until_gone
 
 JudgeFile = Callable[[str], str]
 
+MEMORY = 1 << 30
+MARK = b"12345678"
 TASK = Task("t", "what?", [1], "5", {"level": [1, {"a": None}]})
 
 
@@ -66,7 +68,8 @@ class Worker:
         return read_verdict(self.replies)
 
     def ask(self, text: str, task: Task = TASK) -> Verdict:
-        self.connection.sendall(frame(Request(task, text)))
+        self.connection.sendall(MARK + frame(Request(task, text)))
+        assert self.replies.read(len(MARK)) == MARK
         return self.read()
 
     def close(self) -> None:
@@ -76,7 +79,7 @@ class Worker:
 
 def command(control: socket.socket, judge: JudgeSpec) -> list[str]:
     parts = msgspec.json.encode(parse_judge(judge)).decode()
-    return [sys.executable, "-m", "freerun.rewards.zygote", str(control.fileno()), parts]
+    return [sys.executable, "-m", "freerun.rewards.zygote", str(control.fileno()), parts, str(MEMORY)]
 
 
 @contextmanager
@@ -132,7 +135,7 @@ def test_the_zygote_forks_and_ends_workers(judge_file: JudgeFile) -> None:
         for w in (first, second):
             w.read()
             assert w.ask("").reward == w.pid
-        first.connection.sendall(frame(Request(TASK, "exit")))
+        first.connection.sendall(MARK + frame(Request(TASK, "exit")))
         assert first.replies.read() == b""
         assert z.end(-first.pid) == 3, "it has closed its socket, so its end is waited for"
         assert z.end(second.pid) == WAS_ALIVE

@@ -59,6 +59,8 @@ class Exam:
     """The function, where there is one in particular."""
     defines: str | None = None
     """Without an entry: what the program must define, to choose among ways to read an answer."""
+    asked: Sequence[str] = ()
+    """Names that are the program's to define, whatever else has them: Python's own, or the prompt."""
     header: str = ""
     """Python that comes before the program, and before its tests: imports and helpers that the prompt gives."""
     setup: str = ""

@@ -11,13 +11,14 @@ import time
 from contextlib import suppress
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from freerun.core import RewardError
 from freerun.rewards.sandbox import bubblewrap
 from freerun.rewards.sandbox.base import Backend, Ending, Limits
+from freerun.rewards.sandbox.groups import Group
 from freerun.rewards.sandbox.inside.zygote import KILL
-from freerun.rewards.sandbox.usage import Usage, children, descendants, usage_below
+from freerun.rewards.sandbox.usage import Meter, children, descendants, usage_below
 from freerun.rewards.sandbox.view import DEVICES, ENVIRONMENT, FOLDERS, HERE, boot, view, zygote
 
 START_TIMEOUT_S = 30.0
@@ -41,21 +42,24 @@ class Cell:
     def __init__(self, backend: Backend, *, nested: bool = True) -> None:
         """Starts it and does not wait: `ready` does. By a thread that outlives it: bubblewrap ends with its parent
         thread."""
-        run_as = _UNUSED_USERS[os.getpid() % len(_UNUSED_USERS)] if _is_mighty() else None
+        self._user = _claim_user() if _is_mighty() else None
+        run_as = self._user.number if self._user else None
+        self._group = Group.make()
         self._control, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with inside:
-                self._process = _start(_command(backend, inside.fileno(), run_as, nested), inside.fileno())
+                command = _command(backend, inside.fileno(), run_as, nested)
+                self._process = _start(self._group.entered(command) if self._group else command, inside.fileno())
         except CellError:
             self._control.close()
+            self._leave()
             raise
         self.nested = False
-        self._top = self._process.pid
-        self._before = Usage(0.0, 0)
-        self._is_ready = False
+        self._meter: Meter | None = None
+        self._runs = 0
 
     def ready(self) -> None:
-        if self._is_ready:
+        if self._meter is not None:
             return
         self._control.settimeout(START_TIMEOUT_S)
         try:
@@ -72,14 +76,14 @@ class Cell:
             raise CellError("its processes cannot be watched: this kernel has no /proc/PID/task/PID/children")
         with suppress(OSError):  # should the machine run out of memory, a run is to go, and not the trainer
             Path(f"/proc/{inside[-1]}/oom_score_adj").write_text("1000")
-        if self.nested:
-            self._top = inside[-1]  # the zygote, which has no children yet
-        else:
-            self._before = usage_below(self._top)
-        self._is_ready = True
+        top = inside[-1] if self.nested else self._process.pid  # the zygote, which has no children yet
+        self._meter = Meter(top, self._group)
 
     def run(self, files: list[int], limits: Limits, *, tests: bool, reserves_memory: bool = False) -> "Report":
         self.ready()
+        assert self._meter is not None
+        self._meter.begin()
+        self._runs += 1
         rules = {
             "cpu_s": ceil(limits.cpu_s) + 1,  # by the kernel, of each process; all together by us
             "memory_bytes": limits.memory_mb << 20,
@@ -88,37 +92,36 @@ class Cell:
             "file_bytes": limits.file_mb << 20,
         }
         try:
-            socket.send_fds(self._control, [json.dumps({"tests": tests, "rules": rules}).encode()], files)
-            cause = self._watch(limits)
+            order = {"run": self._runs, "tests": tests, "rules": rules}
+            socket.send_fds(self._control, [json.dumps(order).encode()], files)
+            cause = self._watch(limits, self._meter)
             if cause is not None and not self.nested:
                 self.end()  # it may have stopped the zygote, which could not kill it
                 return Report({}, cause, died=True)
             reply = self._control.recv(1 << 16)
+            used_s = self._meter.cpu_s()
         except OSError as error:
             raise CellError(f"the sandbox broke down: {error}") from None
-        return Report(json.loads(reply) if reply else {}, cause, died=not reply)
+        said = json.loads(reply) if reply else {}
+        if reply and said.pop("run", None) != self._runs:
+            raise CellError("the sandbox broke down: it reports another run")
+        if cause is None and used_s > limits.cpu_s and self.nested:
+            cause = Ending.CPU
+        return Report({**said, "cpu_s": max(said.get("cpu_s", 0.0), used_s)}, cause, died=not reply)
 
-    def _watch(self, limits: Limits) -> Ending | None:
+    def _watch(self, limits: Limits, meter: Meter) -> Ending | None:
         """Until there is a report; why the run was killed, if it was."""
         deadline = time.monotonic() + limits.wall_s
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         while not poll.poll(PERIOD_MS):
-            if (cause := self._excess(limits, deadline)) is not None:
+            if (cause := _excess(meter, limits, deadline)) is not None:
                 if self.nested:
                     self._control.send(KILL)
                     if not poll.poll(KILL_TIMEOUT_S * 1000):
                         raise CellError("the sandbox broke down: a run could not be killed")
                 return cause
         return None
-
-    def _excess(self, limits: Limits, deadline: float) -> Ending | None:
-        used = usage_below(self._top)
-        if used.memory_bytes - self._before.memory_bytes > limits.memory_mb << 20:
-            return Ending.MEMORY
-        if used.cpu_s - self._before.cpu_s > limits.cpu_s:
-            return Ending.CPU
-        return Ending.WALL if time.monotonic() > deadline else None
 
     def end(self) -> None:
         """Returns when no process of it is left. Harmless when called again."""
@@ -134,6 +137,40 @@ class Cell:
             self._process.wait()
         assert self._process.stderr is not None
         self._process.stderr.close()
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._group is not None:
+            self._group.remove()
+        if self._user is not None:
+            self._user.claim.close()
+
+
+def _excess(meter: Meter, limits: Limits, deadline: float) -> Ending | None:
+    used = meter.read()
+    if used.memory_bytes > limits.memory_mb << 20 and meter.exact_memory() > limits.memory_mb << 20:
+        return Ending.MEMORY
+    if used.cpu_s > limits.cpu_s:
+        return Ending.CPU
+    return Ending.WALL if time.monotonic() > deadline else None
+
+
+class User(NamedTuple):
+    number: int
+    claim: socket.socket
+
+
+def _claim_user() -> User:
+    """One that no other cell runs as: the kernel counts the processes of a user, wherever they are."""
+    for place in range(len(_UNUSED_USERS)):
+        number = _UNUSED_USERS[(os.getpid() + place) % len(_UNUSED_USERS)]
+        claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            claim.bind(f"\0freerun-user-{number}")  # free again when we end, however we do
+            return User(number, claim)
+        except OSError:
+            claim.close()
+    raise CellError("all users that programs could run as are taken")
 
 
 class Report:

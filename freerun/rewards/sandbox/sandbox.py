@@ -9,12 +9,12 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from freerun.core import ConfigError, RewardError
 from freerun.rewards.sandbox.base import Backend, Ending, Exam, Examined, Limits, Outcome
@@ -23,6 +23,8 @@ from freerun.rewards.sandbox.inside import proof
 from freerun.rewards.sandbox.inside.syscalls import ARCHITECTURES
 from freerun.rewards.sandbox.view import FOLDERS, python, roots
 
+T = TypeVar("T")
+BROKE_IT = "it broke the sandbox that it ran in, twice"
 PROOF_LIMITS = Limits(cpu_s=10, wall_s=20, processes=16)
 
 
@@ -80,24 +82,39 @@ class Sandbox:
         file: str = "main.py",
     ) -> Outcome:
         """Run the first of the sources that is Python, as a script; or by a command, on the first of them in a file."""
-        self.open()
         limits = limits or Limits()
         job = {"sources": list(sources), "entry": None, "header": "", "command": list(command), "file": file}
-        with _files(job, None, stdin, None, None) as files:
-            report = self._run(files, limits, tests=False, reserves_memory=bool(command))
-            stdout, stderr = (_contents(number, limits.file_mb << 20) for number in files[3:])
-            said = _lines(_contents(files[1], 1 << 20))
-        unreadable = said[0]["unreadable"] if said else ""
-        return Outcome(report.ending, report.exit_code, stdout, stderr, report.cpu_s, unreadable)
+
+        def once() -> Outcome:
+            with _files(job, None, stdin, None, None) as files:
+                report = self._run(files, limits, tests=False, reserves_memory=bool(command))
+                stdout, stderr = (_contents(number, limits.file_mb << 20) for number in files[3:])
+                said = _lines(_contents(files[1], 1 << 20))
+            unreadable = said[0]["unreadable"] if said else ""
+            return Outcome(report.ending, report.exit_code, stdout, stderr, report.cpu_s, unreadable)
+
+        return self._again(once) or Outcome(Ending.SIGNAL, None, b"", BROKE_IT.encode(), 0.0)
 
     def examine(self, sources: Sequence[str], exam: Exam, limits: Limits | None = None) -> Examined:
         """Test the functions of the first of the sources that is Python and defines what is asked for."""
-        self.open()
         program = {"sources": list(sources), "entry": exam.entry or exam.defines, "header": exam.header}
-        with _files(program, None, asdict(exam)) as files:
-            report = self._run(files, limits or Limits(), tests=True)
-            said = _lines(_contents(files[1], 1 << 24))
-        return _examined(report, said)
+
+        def once() -> Examined:
+            with _files(program, None, asdict(exam)) as files:
+                report = self._run(files, limits or Limits(), tests=True)
+                said = _lines(_contents(files[1], 1 << 24))
+            return _examined(report, said)
+
+        return self._again(once) or Examined(Ending.SIGNAL, None, (), False, BROKE_IT)
+
+    def _again(self, once: Callable[[], T]) -> T | None:
+        """In another cell, if the first broke down. None if that did too: since a new cell is proven before it is used,
+        it is then the program that breaks them."""
+        for _ in range(2):
+            self.open()
+            with suppress(CellError):
+                return once()
+        return None
 
     def _run(self, files: list[int], limits: Limits, *, tests: bool, reserves_memory: bool = False) -> Report:
         assert self._cell is not None
@@ -108,15 +125,14 @@ class Sandbox:
             if not cell.nested:
                 self._cell = Cell(self.backend, nested=self._nested)  # for the next, while this one is used
             report = cell.run(files, limits, tests=tests, reserves_memory=reserves_memory)
-        except CellError:
+            if report.died and cell.nested:
+                raise CellError("the sandbox broke down: its cell died")
+        except BaseException:  # whatever it was: what this cell says next may be about this run
             self._cell = None if self._cell is cell else self._cell
             cell.end()
             raise
         if not cell.nested:
             cell.end()
-        elif report.died:
-            self.close()
-            raise CellError("the sandbox broke down: its cell died")
         return report
 
 
@@ -189,6 +205,8 @@ def _examined(report: Report, said: list[dict[str, Any]]) -> Examined:
         unreadable = unreadable or line.get("unreadable", "")
         detail = detail or line.get("detail", "") or line.get("failed", "") or line.get("broken", "")
     finished = bool(said) and said[-1].get("done") is True and report.ending in (Ending.EXITED, Ending.SIGNAL)
+    if finished and not said[-1]["asserted"]:
+        finished, detail = False, detail or "its tests asserted nothing of it"
     return Examined(report.ending, report.exit_code, results, finished, detail or unreadable, unreadable)
 
 

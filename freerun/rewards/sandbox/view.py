@@ -7,11 +7,13 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from freerun.rewards.sandbox.inside.lockdown import INPUT
+
 HERE = Path(__file__).resolve().parent
 PLACE = "/freerun"
 """Where a cell has the folder `inside`."""
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
-FOLDERS = ("/tmp", "/dev/shm")
+FOLDERS = ("/tmp", "/dev/shm", INPUT)
 """What every run gets empty."""
 PACKAGES = ("numpy",)
 """What programs and tests may import besides the standard library, as it is installed here."""
@@ -51,7 +53,7 @@ class View:
 @cache
 def view() -> View:
     binds: list[tuple[str, str]] = []
-    links: list[tuple[str, str]] = []
+    links = [(f"{INPUT}/in", "/dev/stdin")]
     for path in (*_SYSTEM, *_LOADER):
         if os.path.islink(path):
             links.append((os.readlink(path), path))

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from freerun.rewards.sandbox.inside import seccomp, syscalls
 
+INPUT = "/dev/stdio"
 OPEN_FILES = 64
 RESERVED_BYTES = 64 << 30
 """What a program may reserve that reserves more than it uses."""
@@ -35,6 +36,22 @@ def empty_folders(file_bytes: int) -> None:
     flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
     for folder in ("/tmp", "/dev/shm"):
         syscalls.mount("tmpfs", folder, flags, f"size={file_bytes},nr_inodes=4096,mode=1777")
+
+
+def name_input(descriptor: int, *, nested: bool) -> None:
+    """Put what a script reads where `/dev/stdin` leads to: there is no `/proc` that it could lead to instead."""
+    size = os.fstat(descriptor).st_size
+    if nested:
+        flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
+        syscalls.mount("tmpfs", INPUT, flags, f"size={size + (1 << 16)},nr_inodes=8,mode=755")
+    file = os.open(f"{INPUT}/in", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    sent = 0
+    while sent < size:
+        sent += os.sendfile(file, descriptor, sent, size - sent)
+    os.close(file)
+    file = os.open(f"{INPUT}/in", os.O_RDONLY)
+    os.dup2(file, descriptor)
+    os.close(file)
 
 
 def lock_down(rules: Rules, run_as: int | None) -> None:

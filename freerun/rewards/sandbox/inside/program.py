@@ -7,27 +7,33 @@ is the program itself, and a socket to its tests (which are elsewhere) or its in
 import ast
 import atexit
 import builtins
+import gc
+import io
 import json
-import operator
 import os
+import re
 import socket
 import sys
 import threading
 import traceback
+from _sitebuiltins import Quitter
 from collections.abc import Callable, Iterator
-from types import ModuleType
+from contextlib import suppress
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, NoReturn
 
 from freerun.rewards.sandbox.inside import codec
+from freerun.rewards.sandbox.inside.link import Link
 
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1"}
 CANNOT_START = 127
+_NOT_A_NAME = re.compile(r"\W")
+"""What ends the name that `Solution().method` begins with."""
 
 
 def run_script(job: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> NoReturn:
     """As `python main.py` does, or by another command on the program in a file."""
-    os.environ.clear()
-    os.environ.update(ENVIRONMENT)
+    _prepare()
     if job["command"]:
         _execute(job)
     try:
@@ -41,6 +47,15 @@ def run_script(job: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> No
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     os._exit(_as_main(code))
+
+
+def _prepare() -> None:
+    """What a program finds as it would under `python main.py`."""
+    os.environ.clear()
+    os.environ.update(ENVIRONMENT)
+    sys.path.insert(0, "/tmp")
+    for name in ("exit", "quit"):
+        setattr(builtins, name, Quitter(name, "Ctrl-D (i.e. EOF)"))
 
 
 def _execute(job: dict[str, Any]) -> NoReturn:
@@ -60,7 +75,6 @@ def _as_main(code: Any) -> int:
     main.__file__ = code.co_filename
     sys.modules["__main__"] = main
     sys.argv = [code.co_filename]
-    sys.path.insert(0, "/tmp")
     status = 0
     try:
         try:
@@ -68,18 +82,41 @@ def _as_main(code: Any) -> int:
         finally:
             threading._shutdown()  # type: ignore[attr-defined]
             atexit._run_exitfuncs()
-            sys.stdout.flush()
     except SystemExit as leaving:
         status = _exit_code(leaving.code)
     except BaseException as error:
         traceback.print_exception(type(error), error, error.__traceback__ and error.__traceback__.tb_next)
         status = 1
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except (OSError, ValueError):
-        status = status or 120
+    return _let_go(main) or status
+
+
+def _let_go(main: ModuleType) -> int:
+    """Of all that it holds, as the interpreter does at its end: a file that was never closed is written out."""
+    held = gc.get_objects()
+    for kind in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):  # left to itself, in a cycle, it may be lost
+        for file in [file for file in held if type(file) is kind]:
+            with suppress(OSError, ValueError):
+                file.flush()
+    del held
+    names = vars(main)
+    for private in (True, False):
+        for name in [name for name in names if name != "__builtins__" and private == _is_private(name)]:
+            names[name] = None
+    gc.collect()
+    status = 0
+    for stream in (sys.stdout, sys.__stdout__, sys.stderr, sys.__stderr__):
+        try:
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except (OSError, ValueError):
+            status = 120
+        except Exception:  # something that the program has put in its place
+            traceback.print_exc()
     return status
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
 
 
 def _exit_code(code: object) -> int:
@@ -93,9 +130,7 @@ def _exit_code(code: object) -> int:
 
 def serve(job: dict[str, Any], channel: socket.socket) -> NoReturn:
     """Load the program, then do what its tests ask, until they hang up."""
-    os.environ.clear()
-    os.environ.update(ENVIRONMENT)
-    sys.path.insert(0, "/tmp")
+    _prepare()
     module = ModuleType("solution")
     sys.modules["solution"] = module
     try:
@@ -108,85 +143,58 @@ def serve(job: dict[str, Any], channel: socket.socket) -> NoReturn:
     except BaseException as error:
         codec.send(channel, ["failed", "".join(traceback.format_exception_only(error)).strip()[-1000:]])
         os._exit(1)
-    codec.send(channel, ["loaded"])
+    codec.send(channel, ["loaded", [name for name in _used(code) if name not in vars(module)]])
     desk = Desk(module, channel)
     while True:
         try:
-            desk.answer()
+            desk.answer(codec.receive(channel))
         except EOFError:
             os._exit(0)
 
 
-class Desk:
-    """Answers the tests' questions: the name, attribute, item or result asked for, or what was raised instead."""
+class Desk(Link):
+    """Does what the tests ask: of the names of the program, and of whatever they have got from it."""
 
     def __init__(self, module: ModuleType, channel: socket.socket) -> None:
+        super().__init__(channel)
         self._module = module
-        self._channel = channel
-        self._held: list[Any] = []
-        self._places: dict[int, int] = {}
-        self._doing: dict[str, Callable[..., Any]] = {
-            **{"name": self._name, "attribute": getattr, "set": setattr, "item": operator.getitem, "len": len},
-            **{"bool": bool, "iter": iter, "next": next, "str": str, "repr": repr, "same": operator.eq},
-        }
-
-    def answer(self) -> None:
-        what, packed, named = codec.receive(self._channel)
-        try:
-            operands = codec.unpack(packed, self._fetch)
-            if what == "call":
-                reply = self._call(operands, codec.unpack(named, self._fetch), packed)
-            else:
-                reply = ["value", codec.pack(self._doing[what](*operands), self._hold)]
-        except BaseException as error:  # SystemExit too: leaving is no answer, and the tests are told so
-            reply = ["raised", _nearest(error), codec.pack(_arguments(error), self._hold)]
-        codec.send(self._channel, reply)
-
-    def _call(self, operands: tuple[Any, ...], named: dict[str, Any], packed: Any) -> list[Any]:
-        function, *args = operands
-        result = function(*args, **named)
-        if result is None and (after := codec.pack(tuple(operands), self._hold)) != packed:
-            return ["changed", after]
-        return ["value", codec.pack(result, self._hold)]
+        self._doing |= {"name": self._name, "has": self._has, "define": self._define, "candidate": self._candidate}
 
     def _name(self, name: str) -> Any:
-        """A name of the program's; or a method of its class Solution, as one site has them."""
-        if name in vars(self._module):
-            return vars(self._module)[name]
-        if hasattr(solution := vars(self._module).get("Solution"), name):
+        """A name of the program's; or a method of its class Solution, as one site has them; or `Solution().method`."""
+        own = vars(self._module)
+        if name in own:
+            return own[name]
+        if not name.isidentifier():
+            return eval(name, own)
+        if hasattr(solution := own.get("Solution"), name):
             return getattr(solution(), name)  # type: ignore[misc]
         raise NameError(f"name {name!r} is not defined")
 
-    def _hold(self, value: Any) -> dict[str, int]:
-        place = self._places.setdefault(id(value), len(self._held))
-        if place == len(self._held):
-            self._held.append(value)  # kept alive, so that its id stays its own
-        return {"held": place}
+    def _has(self, name: str) -> bool:
+        return name in vars(self._module)
 
-    def _fetch(self, kind: str, index: int) -> Any:
-        return self._held[index] if kind == "held" else self._caller(index)
+    def _define(self, name: str, value: Any) -> None:
+        """A class of the tests', or a module they import, which the program uses and does not define."""
+        vars(self._module).setdefault(name, value)
 
-    def _caller(self, index: int) -> Callable[..., Any]:
-        """A function of the tests', given to the program to call."""
-
-        def call_back(*args: Any, **named: Any) -> Any:
-            codec.send(self._channel, ["call back", index, codec.pack(args, self._hold), codec.pack(named, self._hold)])
-            match codec.receive(self._channel):
-                case ["value", value]:
-                    return codec.unpack(value, self._fetch)
-                case ["raised", name, arguments]:
-                    raise getattr(builtins, name, RuntimeError)(*codec.unpack(arguments, self._fetch))
-
-        return call_back
+    def _candidate(self) -> Any:
+        """What there is to test where nobody says: the last function, else the last method of the last class."""
+        own = [value for value in vars(self._module).values() if getattr(value, "__module__", "") == "solution"]
+        functions = [value for value in own if isinstance(value, FunctionType)]
+        if functions:
+            return functions[-1]
+        classes = [value for value in own if isinstance(value, type)]
+        methods = [name for name in vars(classes[-1]) if not name.startswith("_")] if classes else []
+        if not methods:
+            raise NameError("there is no function to test")
+        return getattr(classes[-1](), methods[-1])
 
 
-def _nearest(error: BaseException) -> str:
-    return next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins")
-
-
-def _arguments(error: BaseException) -> tuple[Any, ...]:
-    plain = all(isinstance(arg, str | int | float | None) for arg in error.args)
-    return error.args if plain else (str(error),)
+def _used(code: CodeType) -> set[str]:
+    """All names in it, of attributes too."""
+    inner = (_used(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    return set(code.co_names).union(*inner)
 
 
 class _Unreadable(Exception):
@@ -204,7 +212,7 @@ def _choose(job: dict[str, Any]) -> Any:
             first = first or f"{type(error).__name__}: {error}"
             continue
         compiled = compiled or code
-        if job["entry"] is None or job["entry"] in _bound(tree):
+        if job["entry"] is None or _NOT_A_NAME.split(job["entry"])[0] in _bound(tree):
             compiled = code
             break
     if compiled is None:

@@ -28,6 +28,8 @@ FORBIDDEN = (
     *("add_key", "request_key", "keyctl", "shmget", "shmat", "shmctl", "shmdt", "semget", "semop", "semctl"),
     *("semtimedop", "msgget", "msgsnd", "msgrcv", "msgctl", "mq_open", "mq_unlink", "mq_timedsend", "mq_timedreceive"),
     *("mq_notify", "mq_getsetattr", "memfd_create", "memfd_secret", "inotify_init", "inotify_init1"),
+    # what there is a fixed amount of on the machine, or what stops all of it
+    *("io_setup", "io_destroy", "io_submit", "io_cancel", "io_getevents", "io_pgetevents", "sync", "syncfs"),
     # rich in bugs, and needed by nobody here
     *("io_uring_setup", "io_uring_enter", "io_uring_register", "userfaultfd", "vmsplice", "mbind", "set_mempolicy"),
     *("set_mempolicy_home_node",),
@@ -46,6 +48,7 @@ _NAMESPACES = (
 )
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _ASK_PERSONALITY = 0xFFFFFFFF
+_MAP_HUGETLB = 0x40000
 
 # Instructions of classic BPF, and what a filter may return.
 _LOAD, _EQUAL, _ABOVE, _ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x45, 0x06
@@ -77,6 +80,7 @@ def build() -> bytes:
     rules += _when("prlimit64", 0, _EQUAL, 0, refused=False, code=errno.EPERM)  # its own limits only
     rules += _when("personality", 0, _EQUAL, _ASK_PERSONALITY, refused=False, code=errno.EPERM)
     rules += _when("setsockopt", 2, _EQUAL, _SO_SNDBUF, refused=True, code=errno.EPERM)  # memory that no limit counts
+    rules += _when("mmap", 3, _ANY_BIT, _MAP_HUGETLB, refused=True, code=errno.EPERM)  # the machine's, and few
     rules += _when("ioctl", 1, _EQUAL, _TIOCSTI, refused=True, code=errno.EPERM)
     rules += _when("ioctl", 1, _EQUAL, _TIOCLINUX, refused=True, code=errno.EPERM)
     # clone3 hides its flags behind a pointer; told that there is none, C libraries use clone.

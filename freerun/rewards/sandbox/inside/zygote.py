@@ -25,7 +25,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from freerun.rewards.sandbox.inside import examiner, program, syscalls
-from freerun.rewards.sandbox.inside.lockdown import Rules, default_signals, empty_folders, lock_down
+from freerun.rewards.sandbox.inside.lockdown import Rules, default_signals, empty_folders, lock_down, name_input
 
 KILL = b"kill"
 MOST_FILES = 5
@@ -54,7 +54,9 @@ def serve(control: socket.socket, run_as: int | None) -> None:
         if not text:
             return
         if text != KILL:  # else it came too late
-            control.send(_run(json.loads(text), files, control, run_as, nested))
+            order = json.loads(text)
+            report = _run(order, files, control, run_as, nested)
+            control.send(json.dumps({**json.loads(report), "run": order["run"]}).encode())
 
 
 def _may_make_namespaces() -> bool:
@@ -119,6 +121,8 @@ def _init(order: dict[str, Any], files: list[int], report: int, run_as: int | No
     os.setsid()
     if nested:
         empty_folders(rules.file_bytes)
+    if not order["tests"]:
+        name_input(files[2], nested=nested)
     lock_down(rules, run_as)
     status = _run_tests(files) if order["tests"] else _run_script(files)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
