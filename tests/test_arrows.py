@@ -30,8 +30,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 HOMES = {
     "datasets": {"data/hub.py"},
     "reasoning_gym": {"data/gym.py", "rewards/gym.py"},
-    "math_verify": {"rewards/math.py"},
-    "sympy": {"rewards/math.py"},
+    "math_verify": {"rewards/math/library.py"},
+    "sympy": {"rewards/math/library.py"},
     "verifiers": {"data/tasksets.py", "rewards/taskset.py"},
     "transformers": {"models/tokenizer.py", "models/rival.py"},
     "triton": {

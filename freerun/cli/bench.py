@@ -251,11 +251,23 @@ def bench_judge(
         Path | None, typer.Option(help="HumanEval.jsonl.gz: judge its solutions too.", show_default=False)
     ] = None,
     answers: Annotated[int, typer.Option(help="Math answers to time, with and without hangs.", min=20)] = 2000,
+    suite: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A file of rows with reference, answer and expected: compare the judge math with plain math-verify on "
+            "them, and measure nothing else. May be given several times.",
+            show_default=False,
+        ),
+    ] = None,
     many: Annotated[int, typer.Option(help="Judgements over which memory is watched.", min=10)] = 50_000,
     workers: Annotated[int, typer.Option(help="Processes that judge.", min=1)] = 2,
     json_only: JsonOnly = False,
 ) -> None:
     """Judgements a second of math and of code in the sandbox, what hangs cost, and whether memory grows."""
     from freerun.launch.bench_judge import bench_judge
+    from freerun.launch.bench_suites import bench_suites
 
+    if suite:
+        run_to_end(bench_suites(suite, workers, json_only), lambda: "stopped")
+        return
     run_to_end(bench_judge(gsm8k, humaneval, answers, many, workers, json_only), lambda: "stopped")
