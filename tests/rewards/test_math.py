@@ -582,6 +582,8 @@ WRONG: dict[str, list[tuple[str, str]]] = {
 
 
 WRONG_ONCE = [  # accepted before: operators were lost, an equation was its right side, words were units
+    ("6 cm", "6 m"),
+    ("1", "1 million"),
     *((reference, rf"\boxed{{{answer}}}") for reference, answer in [
         ("x^2+y^2=25", "25"), ("abc", "a+b+c"), ("ad-bc", "ad+bc"), ("mgh", "mg/h"), ("12 pm", "12 am"), ("12", "1 2"),
         ("0.5", r"0.5\%"), ("2", r"2 \text{ less than seven}"), ("a+3z=0", "0"), ("7=11a+c", "11a+c"),
@@ -590,6 +592,9 @@ WRONG_ONCE = [  # accepted before: operators were lost, an equation was its righ
     ("5", "The answer is 5. Wait, I forgot one. The answer is 6."),
 ]  # fmt: skip
 RIGHT_ONCE = [  # rejected before
+    ("6 cm", "60 mm"),
+    ("1000000", "1 million"),
+    (r"\frac{\pi}{6}", r"\pi/6 radians"),
     *(
         (answer, f"Final Answer: The final answer is ${answer}$. I hope it is correct.")
         for answer in (

@@ -48,6 +48,10 @@ _TAKES_BACK = re.compile(
 """Between two boxes: the second replaces the first."""
 _DECIMAL_COMMA = re.compile(r"(?<![\d,.\w])-?\d+,\d{1,2}(?![\d,]|\.\d)(?=[^\d]*$)")
 
+_WITHOUT_UNIT = re.compile(
+    r"(?<=[\d})])\s+[A-Za-z]{2,}\.?\Z|(?<=\w)\s+(?:radians|million|billion|trillion|thousand)\.?\Z"
+)
+"""The word behind the value of a text that is all answer: `60 mm`."""
 _LETTER_AT_END = re.compile(r"\([A-J]\)\.?\s*\Z|(?<=\n)[A-J]\.?\s*\Z")
 _EITHER = re.compile(r"(?:-?\d[\d.]*, ?)*-?\d[\d.]*,? or -?\d[\d.,]*(?=\D*$)")
 
@@ -77,7 +81,7 @@ def final_answer(text: str) -> str | None:
     whole = tail.strip() if len(text) <= TAIL else ""
     if alone := _FORMULA.fullmatch(whole):
         return _content(alone)
-    if whole and len(whole) <= 200 and "\n" not in whole and not has_words(whole):
+    if whole and len(whole) <= 200 and "\n" not in whole and not has_words(_WITHOUT_UNIT.sub("", whole)):
         return whole
     return _formula_or_number(tail) or (whole if 0 < len(whole.split()) <= 3 and len(whole) <= 50 else None)
 
