@@ -139,7 +139,7 @@ HEALTHY = {
     "behavior_capped_share": Healthy(0.0, 0.05, "many weights are cut off: lower control.max_staleness or train.lr"),
     "clip_share": Healthy(0.0, 0.4, "the policy moves far within a step: lower train.lr or train.minibatches"),
     "kept_share": Healthy(0.5, 1.01, "much of the batch is masked: lower control.max_staleness, or widen the ranges"),
-    "entropy": Healthy(0.01, float("inf"), "the policy hardly varies: raise train.entropy_coef"),
+    "entropy": Healthy(0.01, float("inf"), "the policy hardly varies: lower train.lr, or raise train.entropy_coef"),
     "grad_norm": Healthy(0.0, 100.0, "gradients are huge: lower train.lr, or look at the rewards for outliers"),
 }
 """Where each should lie, and what is likely wrong when it does not."""
