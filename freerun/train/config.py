@@ -146,3 +146,9 @@ class TrainConfig(Section):
         warm = min(1.0, (step + 1) / max(self.warmup_steps, 1))
         left = max(0.0, 1.0 - step / self.decay_steps) if self.decay_steps else 1.0
         return self.lr * warm * left
+
+    def entropy_coef_at(self, entropy: float) -> float:
+        """The bonus's weight in a step after one of that entropy."""
+        if self.entropy_floor is None:
+            return self.entropy_coef
+        return self.entropy_coef * max(0.0, 1.0 - entropy / self.entropy_floor)

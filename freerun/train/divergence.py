@@ -17,7 +17,7 @@ LARGEST = 1e5
 
 
 def refuse_divergence(learner: Learner, metrics: dict[str, float], ranks: Ranks) -> None:
-    """Of what a step has just made. It is not to be saved then: see `Learner.whole`."""
+    """Look at what a step has just made, and refuse it if it has diverged; it is not saved then (`Learner.whole`)."""
     wrong = None
     if _num_beyond(learner.policy.parameters, ranks):
         wrong = "weights are not finite, or far too large"

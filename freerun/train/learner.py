@@ -7,7 +7,6 @@ trained tokens of the whole minibatch, however that was cut into micro-batches a
 
 import math
 import random
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -21,23 +20,24 @@ from torch import Tensor
 from freerun.core import Batch, Sample, TrainerError, Version
 from freerun.models.checkpoint import load_decoder, save_tensors
 from freerun.models.decoder import Decoder
-from freerun.train.advantages import EPSILON, advantages, overlong_penalty
+from freerun.train.advantages import advantages, overlong_penalty
 from freerun.train.base import StepResult
 from freerun.train.budget import Passes, micro_batch_budget
 from freerun.train.config import TrainConfig
 from freerun.train.diagnostics import Diagnostics, Health
-from freerun.train.gae import gae, value_loss
+from freerun.train.estimate import estimate
+from freerun.train.gae import value_loss
 from freerun.train.losses.average import sequence_weights
 from freerun.train.losses.base import Tokens, sequence_sum
 from freerun.train.losses.corrections import correct
 from freerun.train.losses.kl import kl_estimate
 from freerun.train.losses.presets import bounds, resolve
 from freerun.train.models import CriticModel, PolicyModel
-from freerun.train.packing import Packed, bundles, dealt, num_trained, pack, untrained
+from freerun.train.packing import Packed, bundles, dealt, num_trained, pack, untrained, within
 from freerun.train.proximal import proximal_logprobs
 from freerun.train.ranks import ALONE, Ranks
-from freerun.train.speed import Speed
-from freerun.train.trained import Frozen, Trained, decoder_of
+from freerun.train.speed import Phases, Speed
+from freerun.train.trained import Frozen, Trained, copy_of, decoder_of
 
 
 class Learner:
@@ -59,7 +59,7 @@ class Learner:
         low = torch.bfloat16 if config.low_precision(self._device.type) else start
         self._reference: Frozen | None = None
         if config.kl_coef:
-            self._reference = Frozen(PolicyModel(_copy(decoder, low), temperature), ranks)
+            self._reference = Frozen(PolicyModel(copy_of(decoder, low), temperature), ranks)
         self._critic: Trained | None = None
         if self._objective.advantages == "gae":
             self._critic = Trained(CriticModel(deepcopy(decoder)), config, ranks, config.critic_lr / config.lr)
@@ -162,7 +162,7 @@ class Learner:
         """The present weights' log-probability of every token that `loss_mask` marks."""
         order = sorted(range(len(samples)), key=lambda i: len(samples[i].tokens))
         scores: list[list[float]] = [[] for _ in samples]
-        for indices in _within(order, [len(s.tokens) for s in samples], self._passes.tokens):
+        for indices in within(order, [len(s.tokens) for s in samples], self._passes.tokens):
             micro = pack([samples[i] for i in indices]).to(self._device)
             logprobs, places = self.policy(micro)[0].tolist(), micro.sequence_A.tolist()
             for place, logprob in zip(places, logprobs, strict=True):
@@ -193,11 +193,6 @@ class Learner:
     @property
     def _lr(self) -> float:
         return self._config.lr_at(self.version)
-
-    @property
-    def _entropy_coef(self) -> float:
-        coef, floor = self._config.entropy_coef, self._config.entropy_floor
-        return coef if floor is None else coef * max(0.0, 1.0 - self._entropy / floor)
 
     def _plan(self, batch: Batch) -> list[list[Packed]]:
         """The batch in shuffled, near-equal minibatches, each of them as this rank's micro-batches. Samples without a
@@ -234,7 +229,7 @@ class Learner:
             yield packed.to(self._device)
 
     def _advantages(self, batch: Batch) -> list[float]:
-        """One a sample; where they are by token, the reward: see `_estimate`."""
+        """One a sample; where they are by token, the reward: see `estimate.py`."""
         rewards = self._rewards(batch.samples)
         if self._by_token:
             return rewards
@@ -266,10 +261,10 @@ class Learner:
 
     @torch.no_grad()
     def _kl_costs(self, samples: Sequence[Sample]) -> list[float]:
-        """Of each sample, the divergence from the reference, summed over its tokens. Every rank does all of them."""
+        """Each sample's divergence from the reference, summed over its tokens. Every rank does all of them."""
         costs = [0.0] * len(samples)
         order = [i for i, sample in enumerate(samples) if num_trained(sample)]
-        for indices in _within(order, [len(s.tokens) for s in samples], self._passes.tokens):
+        for indices in within(order, [len(s.tokens) for s in samples], self._passes.tokens):
             micro = pack([samples[i] for i in indices]).to(self._device)
             cost_A = self._kl_cost(micro, self.policy(micro)[0])
             for i, total in zip(indices, sequence_sum(cost_A, micro.sequence_A, len(indices)).tolist(), strict=True):
@@ -300,25 +295,8 @@ class Learner:
             if self._critic:
                 micro.values_A = self._critic(micro)
         if self._by_token and plan:
-            self._estimate(plan)
-
-    def _estimate(self, plan: list[list[Packed]]) -> None:
-        """Advantages by token, normalised over the batch's tokens: by the critic's values, or without one the reward
-        less all that is still to come of the penalty."""
-        every = [micro for minibatch in plan for micro in minibatch]
-        gamma, lam = (self._config.gamma, self._config.gae_lambda) if self._critic else (1.0, 1.0)
-        moments = torch.zeros(3, device=self._device, dtype=torch.float64)
-        for micro in every:
-            rewards_S = micro.advantages_A.new_zeros(micro.num_sequences)
-            rewards_S[micro.sequence_A] = micro.advantages_A  # until here they hold the reward
-            values_A = torch.zeros_like(micro.advantages_A) if micro.values_A is None else micro.values_A
-            penalty_A = None if micro.penalty_A is None else -micro.penalty_A
-            micro.advantages_A, micro.returns_A = gae(values_A, rewards_S, micro.sequence_A, gamma, lam, penalty_A)
-            moments += torch.stack([(micro.advantages_A.double() ** power).sum() for power in range(3)])
-        count, total, squares = self._ranks.sum(moments).tolist()
-        spread = max(squares / count - (total / count) ** 2, 0.0) ** 0.5
-        for micro in every:
-            micro.advantages_A = (micro.advantages_A - total / count) / (spread + EPSILON)
+            gamma, lam = (self._config.gamma, self._config.gae_lambda) if self._critic else (1.0, 1.0)
+            estimate([micro for minibatch in plan for micro in minibatch], gamma, lam, self._ranks)
 
     def _backward(self, minibatch: list[Packed], diagnostics: Diagnostics) -> float:
         """The minibatch's gradient; how much of its weight was kept by the corrections."""
@@ -339,7 +317,8 @@ class Learner:
             *(self._objective.corrections, log_ratio_A, micro.advantages_A),
             *(micro.sequence_A, micro.num_sequences, self._bounds),
         )
-        extra_A = -self._entropy_coef * entropy_A if self._entropy_coef else torch.zeros_like(policy_A)
+        bonus = self._config.entropy_coef_at(self._entropy)
+        extra_A = -bonus * entropy_A if bonus else torch.zeros_like(policy_A)
         if micro.reference_A is not None:
             divergence_A = kl_estimate(self._config.kl, policy_A, micro.reference_A)
             extra_A = extra_A + self._config.kl_coef * divergence_A
@@ -417,36 +396,5 @@ class Begun:
     kept_share: float | None
     """How much of the first one the corrections kept; None: there is nothing to learn from."""
     diagnostics: Diagnostics
-    phases: "Phases"
+    phases: Phases
     speed: Speed
-
-
-def _copy(decoder: Decoder, dtype: torch.dtype) -> Decoder:
-    copy = deepcopy(decoder).to(dtype)
-    copy.inv_freq = decoder.inv_freq
-    return copy
-
-
-def _within(order: Sequence[int], lengths: Sequence[int], capacity: int) -> Iterator[list[int]]:
-    """Stretches of `order` of at most that many tokens, or one sequence."""
-    stretch: list[int] = []
-    for index in order:
-        if stretch and sum(lengths[i] for i in stretch) + lengths[index] > capacity:
-            yield stretch
-            stretch = []
-        stretch.append(index)
-    if stretch:
-        yield stretch
-
-
-class Phases:
-    """Names the stretches of a step, one after another."""
-
-    def __init__(self) -> None:
-        self._start_s = time.monotonic()
-        self.ended: list[tuple[str, float, float]] = []
-
-    def end(self, name: str) -> None:
-        now_s = time.monotonic()
-        self.ended.append((name, self._start_s, now_s))
-        self._start_s = now_s

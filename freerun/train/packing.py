@@ -5,7 +5,7 @@ loss).
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapreplace
 from itertools import chain
@@ -237,3 +237,15 @@ def num_trained(sample: Sample) -> int:
 def untrained(sample: Sample) -> Sample:
     """The same tokens, none with a loss."""
     return replace(sample, loss_mask=[False] * len(sample.tokens))
+
+
+def within(order: Sequence[int], lengths: Sequence[int], capacity: int) -> Iterator[list[int]]:
+    """Stretches of `order` of at most that many tokens, or one sequence."""
+    stretch: list[int] = []
+    for index in order:
+        if stretch and sum(lengths[i] for i in stretch) + lengths[index] > capacity:
+            yield stretch
+            stretch = []
+        stretch.append(index)
+    if stretch:
+        yield stretch

@@ -1,5 +1,6 @@
-"""How fast a step was, and against what the chip could do at best."""
+"""How long the phases of a step took, how fast it was, and against what the chip could do at best."""
 
+import time
 from collections.abc import Sequence
 
 import torch
@@ -33,3 +34,16 @@ class Speed:
         """Causal, forward and backward: 6 · length² a head and dimension. Each rank does its share."""
         shape = self._shape
         return 6.0 * shape.layers * shape.heads * shape.head_dim * sum(length**2 for length in lengths) / self._ranks
+
+
+class Phases:
+    """Names the stretches of a step, one after another."""
+
+    def __init__(self) -> None:
+        self._start_s = time.monotonic()
+        self.ended: list[tuple[str, float, float]] = []
+
+    def end(self, name: str) -> None:
+        now_s = time.monotonic()
+        self.ended.append((name, self._start_s, now_s))
+        self._start_s = now_s

@@ -128,6 +128,13 @@ def decoder_of(module: nn.Module) -> Decoder:
     return decoder
 
 
+def copy_of(decoder: Decoder, dtype: torch.dtype) -> Decoder:
+    """In that precision, but for the rotary frequencies."""
+    copy = deepcopy(decoder).to(dtype)
+    copy.inv_freq = decoder.inv_freq
+    return copy
+
+
 def _compute_copy(owner: nn.Module) -> nn.Module:
     """In bf16; its gradients go to the owner. Weights that do not learn exist once, in the copy."""
     copy = deepcopy(owner)
