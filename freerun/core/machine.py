@@ -14,7 +14,7 @@ def processors() -> int:
 
 
 def memory_bytes() -> int:
-    """Of the machine, or of the container where that may have less."""
+    """How much memory there is: the machine's, or the container's limit where that is less."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with suppress(OSError, ValueError):  # no such file, or no such limit

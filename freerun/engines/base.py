@@ -59,7 +59,7 @@ class Completion:
     versions: list[Version]
     finish: FinishReason
     alternatives: list[Alternatives] = field(default_factory=list)
-    """Of every token, if the request asked for them."""
+    """One list for every token, if the request asked for alternatives."""
 
 
 @dataclass(slots=True, frozen=True)

@@ -10,7 +10,7 @@ from typing import ClassVar
 import msgspec
 
 MOST_ANSWERS = 4096
-"""Of one request, all its prompts together."""
+"""How many answers one request may ask for, over all its prompts."""
 MOST_ALTERNATIVES = 20
 _MOST_STOPS, _LONGEST_STOP = 64, 1024
 """Every token is looked at with these in mind."""

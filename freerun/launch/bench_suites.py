@@ -46,7 +46,7 @@ class Suite:
 
 
 async def bench_suites(files: Sequence[Path], workers: int, json_only: bool) -> dict[str, dict[str, Figures]]:
-    """Of each suite, and of all together, the figures of each judge."""
+    """The figures of each judge, for each suite and for all suites together."""
     console = Console(stderr=json_only, highlight=False)
     suites = [read_suite(file) for file in files]
     with console.status("judging"), scratch_folder() as folder:

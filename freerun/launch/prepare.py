@@ -37,7 +37,7 @@ class Prepared:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Of the model; a checkpoint remembers it."""
+        """What says which model this is; a checkpoint remembers it."""
         return identity(self.config, self.shape, self.tokenizer)
 
     def stream(self, epochs: int | None) -> TaskStream:

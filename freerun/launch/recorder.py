@@ -93,7 +93,7 @@ class Recorder:
         self._start_s = now_s - (self.steps[-1].time_s if self.steps else 0.0)
         self._timeline = Timeline(folder.timeline, now_s)
         self._rewards: list[float] = []
-        """Of the answers judged since the last step, and of as many before as make up a batch."""
+        """The rewards judged since the last step, and enough earlier ones to make up a batch."""
         self._judged_since = self._judged = 0
         self._watch = Watch()
         self._engine_idle_s = 0.0

@@ -24,6 +24,6 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def fingerprint(tokenizer: Any) -> str:
-    """Of the tokens and their numbers; how a chat is rendered is not in it."""
+    """A digest of the tokens and their numbers; how a chat is rendered is not in it."""
     tokens = json.dumps(sorted(tokenizer.get_vocab().items(), key=lambda item: (item[1], item[0])))
     return hashlib.blake2b(tokens.encode(), digest_size=8).hexdigest()

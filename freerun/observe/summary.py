@@ -196,7 +196,7 @@ def total(intervals: list[Interval]) -> float:
 
 
 def mean(values: Sequence[float]) -> float:
-    """Of those that are known; NaN of none. The sum of huge values may be too large for a float, their mean is not."""
+    """The mean of the values that are known, NaN if none is. It is right where the sum is too large for a float."""
     known = [v for v in values if math.isfinite(v)]
     if not known:
         return math.nan

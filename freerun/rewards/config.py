@@ -36,7 +36,7 @@ class RewardConfig(Section):
 
     @property
     def processes(self) -> int:
-        """Of a judge that has the machine to itself."""
+        """How many processes judge when the judge has the machine to itself."""
         return self.workers or self.beside(0).processes
 
     def beside(self, threads: int) -> "RewardConfig":
@@ -63,7 +63,7 @@ class RewardConfig(Section):
 
     @property
     def files(self) -> list[Path]:
-        """Of judges of the user's own."""
+        """The files that hold the user's own judges."""
         return [split_judge(part.name)[0] for part in self.parts if ":" in part.name]
 
     def check(self) -> None:

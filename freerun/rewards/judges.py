@@ -39,7 +39,7 @@ REMOTE = frozenset({"model", "http"})
 PURE = frozenset({"exact", "number", "math", "format", "length", "overlong"})
 """They say the same of the same task and text, whenever they are asked."""
 MOST_NAMED = 10
-"""Of tasks that are at fault, in one line."""
+"""How many tasks one error line names."""
 
 
 def check(judge: JudgeSpec, timeout_s: float = math.inf) -> None:

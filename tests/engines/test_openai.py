@@ -364,7 +364,7 @@ def test_metrics(served: Served) -> None:
 
 
 def test_latencies(served: Served) -> None:
-    """Of every answer that ended by itself one observation, in buckets that only grow."""
+    """One observation for every answer that ended by itself, in buckets that only grow."""
     served.complete(n=3, max_tokens=4, extra_body=ENDLESS)
     text = served.call("GET", "/metrics")[1]
     ended = sum(served.metric(f'requests_total{{finish_reason="{why}"}}') for why in ("stop", "length"))

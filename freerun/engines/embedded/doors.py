@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from freerun.engines.embedded.replies import Refused, refusal
 
 MOST_BYTES = 64 * 2**20
-"""Of a request's body: a million tokens, or more text than that, and room to spare."""
+"""How large a request's body may be: room for a million tokens, or for more text than that."""
 
 
 class NeedsKey:

@@ -60,7 +60,7 @@ class Sequence:
     logprobs: list[float] = field(default_factory=list)
     versions: list[Version] = field(default_factory=list)
     alternatives: list[Alternatives] = field(default_factory=list)
-    """Of each token, if its request asks for them."""
+    """One list for every token, if the request asks for alternatives."""
     blocks: list[int] = field(default_factory=list)
     """Its own, behind the prompt's full ones."""
     table: list[int] = field(default_factory=list)

@@ -84,7 +84,7 @@ def _shape(logits_V: Tensor, sequence: Sequence, extras: Extras) -> None:
 
 
 def _note_alternatives(logits_RV: Tensor, sequences: list[Sequence], how: list[Sampling]) -> None:
-    """Of every row that asks, the likeliest tokens; those that must not be sampled at all are left out."""
+    """Keep the likeliest tokens for every row that asks, without those that must not be sampled at all."""
     for row, sequence in enumerate(sequences):
         extras = how[row].extras
         if extras and extras.top_logprobs:

@@ -71,7 +71,7 @@ def same_pieces(found: Pieces, right: Pieces) -> bool:
 
 
 def _distinct(pieces: Pieces) -> list[str]:
-    """Of points, each once."""
+    """Every point once."""
     if pieces.ordered or not all(item.startswith("(") for item in pieces.items):
         return pieces.items
     return list({spelled(item): item for item in pieces.items}.values())

@@ -13,15 +13,15 @@ from mpmath import mp, mpc, mpf
 from freerun.rewards.math.expression import Node
 
 MOST_WORK = 50_000
-"""Of one judgement, about a second: one unit for each step, more where numbers are long."""
+"""How much work one judgement may take, about a second: a unit a step, more where numbers are long."""
 MOST_BITS = 400_000
-"""Of a whole number: about 120,000 digits."""
+"""How long a whole number may get: about 120,000 digits."""
 MOST_FRACTION_BITS = 20_000
-"""Of other numbers."""
+"""How long any other number may get."""
 MOST_GAMMA_BITS = 1_000
 """The gamma function of more takes minutes."""
 NOISE = 60
-"""Of the bits computed, so many at the end are not trusted."""
+"""How many of the last bits computed are not trusted."""
 
 Value = Any
 """A Fraction while it is exact; then an mpf or an mpc."""
@@ -60,7 +60,7 @@ def inexact(value: Value) -> Value:
 
 
 def bits(value: Value) -> int:
-    """Of the largest number in it that is written down."""
+    """The length of the largest number that is written down in it."""
     if isinstance(value, Fraction):
         return max(value.numerator.bit_length(), value.denominator.bit_length())
     return magnitude(value)

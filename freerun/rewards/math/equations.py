@@ -107,7 +107,7 @@ def without_approximation(answer: str) -> str:
 
 
 def same_relation(found: str, right: str) -> bool | None:
-    """Of one equation or inequality each, up to a factor; None where that does not decide it."""
+    """Whether two equations or inequalities are the same up to a factor; None where that does not decide it."""
     one, other = _RELATION.split(found), _RELATION.split(right)
     if {len(one), len(other)} == {1, 3} and "=" in one + other:
         return False  # 25 is not x^2 + y^2 = 25, and 2x = 5 not 5

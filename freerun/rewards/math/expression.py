@@ -22,7 +22,7 @@ class Node(NamedTuple):
 LONGEST = 2_000
 """Characters of an expression."""
 DEEPEST = 60
-"""Of brackets in brackets."""
+"""How deep brackets may be nested."""
 
 _SEVERAL = ("min", "max", "gcd", "lcm")
 """Functions of any number of arguments."""
@@ -180,7 +180,7 @@ class _Reader:
         return tree
 
     def argument(self, signed: bool = False) -> Node:
-        """Of a command: a group in braces or one token, as TeX has it; an exponent of plain text may be longer."""
+        """A command's argument: a group in braces or one token, as in TeX; an exponent in plain text may be longer."""
         if self.took("{"):
             tree = self.sum()
             self.expect("}")

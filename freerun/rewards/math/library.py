@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 SECONDS = 2.0
-"""Of processor time, so that the verdict does not depend on what else the machine does."""
+"""Seconds of processor time, so that a verdict does not depend on what else the machine does."""
 LONGEST = 300
 """Characters."""
 _COMPUTES = re.compile(r"\^|!|\\(?:binom|sum|prod|int|lim|bigcup|bigcap)(?![A-Za-z])")

@@ -108,7 +108,7 @@ def _close(one: Value, other: Value) -> bool:
 
 
 def _equal_by_build(found: Node, right: Node) -> bool:
-    """Of what cannot be computed: the same operation of equal operands, in any order where that does not matter."""
+    """For what cannot be computed: the same operation on equal operands, in any order where order is free."""
     if found.op != right.op or len(found.args) != len(right.args) or found.op in ("number", "symbol"):
         return found == right
     orders = [right.args, right.args[::-1]] if found.op in ("+", "*") else [right.args]

@@ -12,7 +12,7 @@ _DECIMAL_COMMA = re.compile(r"(?P<whole>[-+]?\d+),(?P<part>\d{1,2}|\d{4,}|(?<=\b
 
 
 def same_quantity(found: str, right: str) -> bool | None:
-    """Of two numbers or expressions with or without units; None where one is no expression."""
+    """Whether two numbers or expressions, with or without units, are equal; None where one is no expression."""
     bare, unit = without_unit(found)
     right_bare, right_unit = without_unit(right)
     if _CLOCK.fullmatch(bare) and _CLOCK.fullmatch(right_bare):

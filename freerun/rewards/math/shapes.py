@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 MOST_PIECES = 64
-"""Of a list or a matrix."""
+"""How many parts a list or a matrix may have."""
 
 
 class TooMany(Exception):

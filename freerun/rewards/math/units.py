@@ -59,7 +59,7 @@ class Unit(NamedTuple):
     dimension: str
     """"" for words that are no unit, such as apples."""
     worth: Fraction = Fraction(1)
-    """Of one of it, in the unit of its dimension."""
+    """How much one of it is, in the base unit of its dimension."""
     scale: int = 1
     """A million, in five million people."""
 

@@ -19,12 +19,12 @@ class Usage(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """Of one process, as /proc/PID/stat has it."""
+    """What /proc/PID/stat says of one process."""
 
     running: bool
     own_s: float
     waited_s: float
-    """Of children that it has waited for."""
+    """The time of children that it has waited for."""
     resident: int
 
 
@@ -127,7 +127,7 @@ def processes_below(pid: int) -> dict[int, Seen]:
 
 
 def _exact_s(pid: int) -> float:
-    """Of its first thread, in nanoseconds where the kernel says so: the other count goes by hundredths of a second."""
+    """The time of its first thread, exact where the kernel says so; /proc/PID/stat counts hundredths of a second."""
     try:
         with open(f"/proc/{pid}/schedstat", "rb") as file:
             return int(file.read().split()[0]) / 1e9

@@ -76,7 +76,7 @@ class Tests:
                     continue
 
     def _value(self, name: str, used: ExitStack, values: dict[str, Any], made: Any) -> Any:
-        """Of an argument: given, or made by its fixture, or else the candidate."""
+        """An argument's value: given, or made by its fixture, or else the candidate."""
         if name in values:
             return values[name]
         fixture = self._fixtures.get(name)

@@ -173,7 +173,7 @@ class Link:
         return make_object(self._internals(str(data["like"]), data["special"]), self, number, None)
 
     def _internals(self, like: str, special: list[str]) -> Mirror:
-        """Of a function, a generator, a map: what Python itself makes."""
+        """The class for what Python itself makes: a function, a generator, a map."""
         if like not in self._internal:
             module, _, name = like.rpartition(".")
             kind = getattr(sys.modules.get(module), name, None)

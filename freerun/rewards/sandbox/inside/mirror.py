@@ -45,7 +45,7 @@ class Peer(Protocol):
 
 
 class Mirror(type):
-    """Of a class over there. `state` is the peer, its number, and whether the tests made it."""
+    """Stands for a class of the other process. `state`: the peer, its number, and whether the tests made it."""
 
     def __call__(cls, *args: Any, **named: Any) -> Any:
         made = state(cls)[0].ask("call", cls, *args, **named)

@@ -84,6 +84,6 @@ def call_special(thing: Any, name: str, *operands: Any) -> Any:
 
 
 def contents_of(thing: Any) -> Any:
-    """Of a list, dictionary or set of a class of its own, what it is as one of Python's."""
+    """What a list, dictionary or set of a derived class holds, as one of Python's own."""
     base = next(base for base in COLLECTIONS if isinstance(thing, base))
     return base(base.items(thing)) if base is dict else base(base.__iter__(thing))  # type: ignore[attr-defined]

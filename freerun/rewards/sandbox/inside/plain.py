@@ -58,7 +58,7 @@ _LATE: dict[str, tuple[str, Callable[[Any], tuple[Any, ...]]]] = {
     "ZoneInfo": ("zoneinfo", lambda z: (z.key,)),
     "Pattern": ("re", lambda p: (p.pattern, p.flags)),
 }
-"""Of modules that are imported only where somebody uses them."""
+"""Values of modules that are imported only where somebody uses them."""
 _BUILD = {kind.__name__: build for kind, (_, build) in _PARTS.items()}
 
 
@@ -101,7 +101,7 @@ def _error(name: str, *args: Any) -> BaseException:
 
 
 def is_array(kind: type) -> bool:
-    """Of numpy, which nobody here imports unless the other side has."""
+    """Whether it is numpy's array; numpy is not imported here unless the other side has done so."""
     if not hasattr(kind, "__array_finalize__"):
         return False
     numpy = sys.modules.get("numpy")

@@ -91,7 +91,7 @@ def _as_main(code: Any) -> int:
 
 
 def _let_go(main: ModuleType) -> int:
-    """Of all that it holds, as the interpreter does at its end: a file that was never closed is written out."""
+    """Drop all that the module holds, as the interpreter does at its end: files left open are written out."""
     held = gc.get_objects()
     for kind in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):  # left to itself, in a cycle, it may be lost
         for file in [file for file in held if type(file) is kind]:

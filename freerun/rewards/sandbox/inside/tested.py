@@ -31,7 +31,7 @@ _MACHINERY = (
     *(FunctionType, BuiltinFunctionType, MethodType, ModuleType, GeneratorType, CoroutineType, AsyncGeneratorType),
     *(FrameType, CodeType, TracebackType),
 )
-"""Of the tests' things, these have attributes that lead to everything else."""
+"""Objects of the tests whose attributes lead to everything else."""
 
 
 class Program(Link):
