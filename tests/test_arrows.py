@@ -12,18 +12,26 @@ ROOT = Path(freerun.__file__).parent
 
 MAY_IMPORT: dict[str, set[str]] = {
     "core": set(),
-    "observe": set(),
+    "machine": set(),
+    "sandbox": set(),
     "models": set(),
-    "weights": set(),
-    "data": set(),
-    "rewards": set(),
-    "engines": {"models", "weights"},
-    "train": {"models", "weights"},
+    "observe": {"control"},
+    "weights": {"machine"},
+    "data": {"machine"},
+    "rewards": {"sandbox", "machine"},
+    "engines": {"models", "weights", "machine"},
+    "train": {"models", "weights", "machine"},
     "rollouts": {"engines"},
     "control": {"train", "engines", "weights", "rollouts", "data", "rewards"},
     "config": {"control", "train", "engines", "rollouts", "data", "rewards", "models"},
-    "launch": {"config", "control", "train", "engines", "weights", "rollouts", "data", "rewards", "models", "observe"},
-    "cli": {"launch", "config", "observe"},
+    "plan": {"config", "control", "train", "engines", "rollouts", "data", "rewards", "models", "machine"},
+    "run": {"plan", "config", "control", "train", "engines", "weights", "rollouts", "data", "rewards"}
+    | {"models", "machine", "observe"},
+    "commands": {"run", "plan", "config", "control", "train", "engines", "weights", "data", "rewards"}
+    | {"sandbox", "models", "machine", "observe"},
+    "bench": {"run", "commands", "plan", "config", "control", "train", "engines", "weights", "rollouts", "data"}
+    | {"rewards", "sandbox", "models", "machine", "observe"},
+    "cli": {"bench", "commands", "run", "config", "observe", "machine"},
 }
 """Besides itself and core, which everybody may."""
 
@@ -33,7 +41,7 @@ HOMES = {
     "math_verify": {"rewards/math/library.py"},
     "sympy": {"rewards/math/library.py"},
     "verifiers": {"data/tasksets.py", "rewards/taskset.py"},
-    "transformers": {"models/tokenizer.py", "models/rival.py"},
+    "transformers": {"models/tokenizer.py", "bench/transformers_baseline.py"},
     "triton": {
         *("engines/embedded/kernels.py", "engines/embedded/sampling_kernels.py"),
         *("engines/embedded/fused.py", "engines/embedded/gpu.py"),
@@ -44,7 +52,7 @@ HOMES = {
         *("engines/embedded/server.py", "engines/embedded/replies.py", "engines/embedded/routes.py"),
         *("engines/embedded/openai/routes.py", "engines/embedded/openapi.py"),
     },
-    "starlette": {"engines/embedded/replies.py", "engines/embedded/doors.py"},
+    "starlette": {"engines/embedded/replies.py", "engines/embedded/middleware.py"},
     "uvicorn": {"engines/embedded/server.py"},
     "zmq": {"train/remote.py", "train/worker.py"},
     "aiohttp": {"engines/http.py"},

@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
-from freerun.launch.tiny import EOS, PAD, write_tokenizer
 from freerun.models.checkpoint import save_decoder
 from freerun.models.decoder import Decoder, initialise
 from freerun.models.shape import shape_of
+from freerun.models.tiny import EOS, PAD, write_tokenizer
 
 TINY: dict[str, Any] = {
     "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 48, "hidden_size": 32,

@@ -74,9 +74,9 @@ def bench_async(
     answers up to η versions old. All η run in one go, on the same processes, with the same tasks and the same
     long-tailed lengths of answers; a model of random weights serves, since only speed is measured.
     """
-    from freerun.launch.bench_async import bench_async
-    from freerun.launch.bench_staleness import parse_etas
-    from freerun.launch.bench_work import Work
+    from freerun.bench.async_vs_sync import bench_async
+    from freerun.bench.staleness import parse_etas
+    from freerun.bench.work import Work
 
     work = Work.here(model, groups, slots, longest, settings or [])
     chosen = parse_etas(etas or ("0,1,2,4,8" if work.on_gpu else "0,1,4"))
@@ -108,8 +108,8 @@ def bench_interrupt(
     The other way is to let the answers that have begun finish with the old weights, and to begin no other meanwhile:
     the long ones then keep the engine almost empty. Both run the same asynchronous training on the same processes.
     """
-    from freerun.launch.bench_interrupt import bench_interrupt
-    from freerun.launch.bench_work import Work
+    from freerun.bench.interrupt import bench_interrupt
+    from freerun.bench.work import Work
 
     work = Work.here(model, groups, slots, longest, settings or [])
     steps = steps or (6 if work.on_gpu else 4)
@@ -131,7 +131,7 @@ def bench_engine(
     json_only: Annotated[bool, typer.Option("--json", help="Print the JSON line only.")] = False,
 ) -> None:
     """Tokens a second of the embedded engine, log-probabilities on, against the memory's floor and a rival."""
-    from freerun.launch import bench_engine as bench
+    from freerun.bench import engine as bench
 
     bench.set_threads(threads)
     job = bench.Work.of(work, requests, tokens, prompt, slots)
@@ -155,8 +155,8 @@ def bench_trainer(
     json_only: Annotated[bool, typer.Option("--json", help="Print the JSON line only.")] = False,
 ) -> None:
     """Tokens a second of whole training steps (forward, backward, optimizer), and of log-probability passes."""
-    from freerun.launch import bench_trainer as bench
-    from freerun.launch.bench_engine import set_threads
+    from freerun.bench import trainer as bench
+    from freerun.bench.engine import set_threads
 
     set_threads(threads)
     lengths = bench.lengths_of(work, tokens, seq)
@@ -190,8 +190,8 @@ def bench_packing(
     The other way is the same number of sequences in each of 32 passes, with padding and without. All learn the same
     from the same long-tailed sequences.
     """
-    from freerun.launch.bench_engine import set_threads
-    from freerun.launch.bench_packing import bench_packing
+    from freerun.bench.engine import set_threads
+    from freerun.bench.packing import bench_packing
 
     set_threads(threads)
     bench_packing(model, tokens, longest, steps, json_only)
@@ -222,7 +222,7 @@ def bench_mps(
     their work runs side by side and the engine's goes first. Without a GPU: each alone with all cores of the CPU, and
     both with half of them each.
     """
-    from freerun.launch.bench_mps import bench_mps
+    from freerun.bench.one_gpu import bench_mps
 
     run_to_end(bench_mps(model, rows, cores, seconds, json_only), lambda: "stopped")
 
@@ -237,7 +237,7 @@ def bench_staleness(
     json_only: Annotated[bool, typer.Option("--json", help="Print the JSON line only.")] = False,
 ) -> None:
     """Learning on data held at an age of η versions: plain PPO against decoupled PPO, on the demo's task."""
-    from freerun.launch.bench_staleness import bench_staleness, parse_etas
+    from freerun.bench.staleness import bench_staleness, parse_etas
 
     run_to_end(bench_staleness(parse_etas(etas), list(range(seeds)), steps, lr, out, json_only), lambda: "stopped")
 
@@ -264,8 +264,8 @@ def bench_judge(
     json_only: JsonOnly = False,
 ) -> None:
     """Judgements a second of math and of code in the sandbox, what hangs cost, and whether memory grows."""
-    from freerun.launch.bench_judge import bench_judge
-    from freerun.launch.bench_suites import bench_suites
+    from freerun.bench.judge import bench_judge
+    from freerun.bench.suites import bench_suites
 
     if suite:
         run_to_end(bench_suites(suite, workers, json_only), lambda: "stopped")

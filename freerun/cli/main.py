@@ -12,8 +12,8 @@ from rich.markup import escape
 from freerun.cli.bench import bench
 from freerun.cli.stopping import run_to_end
 from freerun.core import FreerunError
-from freerun.core.machine import allow_many_files
-from freerun.launch.gpus import name_by_uuid
+from freerun.machine.gpus import name_by_uuid
+from freerun.machine.host import allow_many_files
 
 app = typer.Typer(
     name="freerun",
@@ -38,9 +38,9 @@ def train(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check it all, print the plan, start nothing.")] = False,
 ) -> None:
     """Train a policy by reinforcement learning, generating and learning at the same time."""
-    from freerun.launch.plan import describe
-    from freerun.launch.prepare import prepare
-    from freerun.launch.start import Start, create_folder
+    from freerun.commands.dry_run import describe
+    from freerun.run.prepare import prepare
+    from freerun.run.start import Start, create_folder
 
     prepared = prepare(*_load(file, overrides))
     if dry_run:
@@ -55,7 +55,7 @@ def resume(
     overrides: Overrides = None,
 ) -> None:
     """Go on with a run that was stopped, killed, or should do more steps, from its newest checkpoint."""
-    from freerun.launch.resume import resume
+    from freerun.run.resume import resume
 
     prepared, start = resume(folder, overrides or [])
     (_sft if start.state.supervised else _train)(prepared, start)
@@ -70,7 +70,7 @@ def export(
     out: Annotated[Path, typer.Argument(help="The new folder.", show_default=False, metavar="OUT_FOLDER")],
 ) -> None:
     """Write a checkpoint as an ordinary Hugging Face model folder."""
-    from freerun.launch.export import export
+    from freerun.commands.export import export
 
     print(f"done: {export(source, out)} is in {out}")
 
@@ -78,8 +78,8 @@ def export(
 @app.command()
 def sft(file: ConfigFile, overrides: Overrides = None) -> None:
     """Supervised training on prompts and answers: a warm-up before `train`, or for its own sake."""
-    from freerun.launch.prepare import prepare_sft
-    from freerun.launch.start import Start, create_folder
+    from freerun.run.prepare import prepare_sft
+    from freerun.run.start import Start, create_folder
 
     prepared = prepare_sft(*_load(file, overrides))
     _sft(prepared, Start(create_folder(prepared)))
@@ -88,9 +88,9 @@ def sft(file: ConfigFile, overrides: Overrides = None) -> None:
 @app.command("eval")
 def evaluate(file: ConfigFile, overrides: Overrides = None) -> None:
     """Measure a policy on held-out tasks: pass@1 with a 95% interval, and pass@k (k is evaluate.samples)."""
-    from freerun.launch import local
-    from freerun.launch.prepare import prepare_eval
-    from freerun.launch.progress import counting
+    from freerun.commands.progress import counting
+    from freerun.run import local
+    from freerun.run.prepare import prepare_eval
 
     prepared = prepare_eval(*_load(file, overrides))
     with counting("evaluating", len(prepared.held_out)) as progress:
@@ -111,9 +111,9 @@ def score(
     out: Annotated[Path | None, typer.Option(help="Write each answer's log-probabilities here, as JSON lines.")] = None,
 ) -> None:
     """How likely the model finds the reference answers of `data`: log-probabilities, without sampling or rewards."""
-    from freerun.launch.prepare import prepare_sft
-    from freerun.launch.progress import counting
-    from freerun.launch.score import score
+    from freerun.commands.progress import counting
+    from freerun.commands.score import score
+    from freerun.run.prepare import prepare_sft
 
     prepared = prepare_sft(*_load(file, overrides))
     with counting("scoring", len(prepared.tasks)) as progress:
@@ -138,8 +138,8 @@ def judge(
     out: Annotated[Path | None, typer.Option(help="Write a verdict for each row here, as JSON lines.")] = None,
 ) -> None:
     """Have answers judged that are already there: how the judging ended, and the distribution of rewards."""
-    from freerun.launch import judge
-    from freerun.launch.progress import counting
+    from freerun.commands import judge
+    from freerun.commands.progress import counting
 
     config = judge.reward_of(reward, workers, timeout_s)
     judge.refuse_to_overwrite(out, [file, Path(reward), *config.files])
@@ -181,7 +181,7 @@ def serve(
     ] = None,
 ) -> None:
     """Serve a model over HTTP, to OpenAI clients and to Freerun's own."""
-    from freerun.launch.serve import serve_model
+    from freerun.commands.serve import serve_model
 
     serve_model(model, overrides or [], host, port, api_key)
 
@@ -189,7 +189,7 @@ def serve(
 @app.command()
 def doctor() -> None:
     """Say what this machine can do."""
-    from freerun.launch.doctor import examine
+    from freerun.commands.doctor import examine
 
     console = Console(highlight=False)
     for finding in examine():
@@ -203,14 +203,14 @@ def demo(
     steps: Annotated[int | None, typer.Option(help="Training steps, instead of the demo's own number.")] = None,
 ) -> None:
     """Watch a tiny model learn to reverse letters, in a minute, on two CPU cores."""
-    from freerun.launch.demo import run_demo
+    from freerun.commands.demo import run_demo
 
     print(run_to_end(run_demo(seed, max_staleness, steps)))
 
 
 def _train(prepared: Any, start: Any) -> None:
-    from freerun.launch import local
-    from freerun.launch.resume import can_go_on, how_to_go_on
+    from freerun.run import local
+    from freerun.run.resume import can_go_on, how_to_go_on
 
     try:
         outcome = run_to_end(local.train(prepared, start=start), lambda: how_to_go_on(start.folder))
@@ -222,9 +222,9 @@ def _train(prepared: Any, start: Any) -> None:
 
 
 def _sft(prepared: Any, start: Any) -> None:
-    from freerun.launch.progress import SftProgress
-    from freerun.launch.resume import how_to_go_on
-    from freerun.launch.supervised import sft
+    from freerun.commands.progress import SftProgress
+    from freerun.run.resume import how_to_go_on
+    from freerun.run.supervised import sft
 
     for note in start.notes:
         print(f"note: {note}")

@@ -4,21 +4,21 @@ Invariant: a group is in exactly one place: expected (admitted, running or being
 step, or dropped). Each is taken once. What may be taken, and when, is the bound's decision.
 
 Consumes `expect`, `put`, `forget`; produces selections, oldest first; `take` waits until the bound can choose a full
-batch, and is unblocked by a group that arrives or fails, and by `end`; `room` waits while the stock is full, and is
+batch, and is unblocked by a group that arrives or fails, and by `end`; `room` waits while the lookahead is full, and is
 unblocked by `take` and by a group that fails.
 """
 
 import asyncio
 
 from freerun.control.bound import Bound, Selection
-from freerun.control.stock import Stock
+from freerun.control.lookahead import LookaheadLimit
 from freerun.core import Group, Version
 
 
 class Buffer:
-    def __init__(self, bound: Bound, stock: Stock) -> None:
+    def __init__(self, bound: Bound, lookahead: LookaheadLimit) -> None:
         self._bound = bound
-        self._stock = stock
+        self._lookahead = lookahead
         self._expected: dict[int, Version] = {}
         self._ready: dict[int, Group] = {}
         self._changed = asyncio.Event()
@@ -50,8 +50,8 @@ class Buffer:
         self._changed.set()
 
     async def room(self) -> None:
-        """Wait while the stock is full: what were admitted now would only grow old."""
-        while self._stock.holds(len(self._expected) + len(self._ready)):
+        """Wait while the lookahead is full: what were admitted now would only grow old."""
+        while self._lookahead.holds(len(self._expected) + len(self._ready)):
             self._fewer.clear()
             await self._fewer.wait()
 
@@ -69,13 +69,13 @@ class Buffer:
                 for group in selection.take + selection.drop:
                     del self._ready[group.id]
                 if selection.take:
-                    self._tell_stock(asked_s)
+                    self._tell_lookahead(asked_s)
                 self._fewer.set()
                 return selection
             await self._changed.wait()
 
-    def _tell_stock(self, asked_s: float) -> None:
+    def _tell_lookahead(self, asked_s: float) -> None:
         now_s = asyncio.get_running_loop().time()
         if self._taken_s is not None:
-            self._stock.taken(now_s - asked_s, now_s - self._taken_s, len(self._ready))
+            self._lookahead.taken(now_s - asked_s, now_s - self._taken_s, len(self._ready))
         self._taken_s = now_s

@@ -15,18 +15,18 @@ from freerun.control.buffer import Buffer
 from freerun.control.config import ControlConfig
 from freerun.control.dealer import Dealer
 from freerun.control.ledger import Ledger
+from freerun.control.lookahead import LookaheadLimit
 from freerun.control.observer import Observer
 from freerun.control.state import ControlState
-from freerun.control.stock import Stock
 from freerun.control.waiting import FAILING_S, LAST_STEP_S, background, patiently, together, unbroken
 from freerun.core import Batch, EngineError, FreerunError, Group, Released, Sample, Task, Version
 from freerun.core.nouns import NOT_SAMPLED
+from freerun.core.reports import WeightsHandle
 from freerun.engines.base import Client, Engine, Load
-from freerun.engines.router import Owing, Router
+from freerun.engines.router import Router, TrackedEngine
 from freerun.rewards.base import Judge, Verdict
 from freerun.rollouts.base import Rollout
 from freerun.train.base import Trainer
-from freerun.weights.base import WeightsHandle
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ class Run:
     delivered: asyncio.Event = field(default_factory=asyncio.Event)
     """The engines have the trainer's version."""
     admission: Admission = field(init=False)
-    stock: Stock = field(init=False)
+    lookahead: LookaheadLimit = field(init=False)
     buffer: Buffer = field(init=False)
     load: Load = field(default_factory=Load)
     router: Router = field(init=False)
@@ -87,10 +87,10 @@ class Run:
             self.begins.version,
             self.begins.next_group,
         )
-        self.stock = Stock(
+        self.lookahead = LookaheadLimit(
             self.config.groups_per_step, self.config.max_staleness, lambda: self.judge.waiting // self.group_size
         )
-        self.buffer = Buffer(self.config.bound(), self.stock)
+        self.buffer = Buffer(self.config.bound(), self.lookahead)
         self.router = Router(self.engines)
 
     @property
@@ -141,7 +141,7 @@ async def train(run: Run) -> None:
 async def produce(run: Run) -> None:
     """Keep the engines busy, never past the admission budget, and no further ahead of the trainer than it needs.
 
-    Consumes tasks; produces judged groups in the buffer. Waits for room in the engines and in the stock, and for a
+    Consumes tasks; produces judged groups in the buffer. Waits for room in the engines and in the lookahead, and for a
     ticket; is unblocked by the end of a sample, a step's beginning or end, a drop.
     """
     async with asyncio.TaskGroup() as going:
@@ -173,7 +173,7 @@ async def answer(run: Run, task: Task, ticket: Ticket) -> None:
     samples = await rolled_out(run, task, ticket)
     if samples is None:
         return discard(run, ticket.group, Released.ROLLOUT_FAILED)
-    run.stock.judging()
+    run.lookahead.judging()
     verdicts = await run.judge.judge_all(task, [sample.text for sample in samples])
     group = Group(ticket.group, task, judged(samples, verdicts), ticket.version)
     run.ledger.judged(group, [verdict.reason for verdict in verdicts])
@@ -189,7 +189,7 @@ async def answer(run: Run, task: Task, ticket: Ticket) -> None:
 
 async def rolled_out(run: Run, task: Task, ticket: Ticket) -> list[Sample] | None:
     """The task's samples; None when the engine failed it every time. A retry starts the group afresh."""
-    tried: list[Owing] = []
+    tried: list[TrackedEngine] = []
     for attempt in range(run.config.retries + 1):
         tried.append(engine := run.router.choose(but_not=tried))
         reserved = run.group_size if attempt == 0 else 0

@@ -12,27 +12,12 @@ from math import comb, sqrt
 from freerun.control.observer import Observer
 from freerun.control.waiting import together
 from freerun.core import DataError, Task, Version
+from freerun.core.reports import Evaluation, WeightsHandle
 from freerun.engines.base import Client, Engine
 from freerun.rewards.base import Judge
 from freerun.rollouts.base import Rollout
-from freerun.weights.base import WeightsHandle
 
 _Z95 = 1.959964
-
-
-@dataclass(slots=True, frozen=True)
-class Evaluation:
-    tasks: int
-    k: int
-    pass_at_1: float
-    low: float
-    high: float
-    """The 95% confidence interval of pass@1."""
-    pass_at_k: float
-    reward_mean: float
-    truncated_share: float
-    judge_failures: int
-    """Samples that could not be judged. They count as not passed."""
 
 
 @dataclass

@@ -3,8 +3,7 @@
 from typing import Protocol
 
 from freerun.core import Batch, Group
-from freerun.engines.base import UpdateReport
-from freerun.train.base import StepResult
+from freerun.core.reports import StepResult, UpdateReport
 
 
 class Observer(Protocol):

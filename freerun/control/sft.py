@@ -3,10 +3,11 @@
 from collections.abc import Awaitable, Callable, Iterator
 
 from freerun.control.config import SftConfig
-from freerun.control.evaluate import Evaluation, Evaluator
+from freerun.control.evaluate import Evaluator
 from freerun.control.waiting import LAST_STEP_S, unbroken
 from freerun.core import Sample, Version
-from freerun.train.base import StepResult, Trainer
+from freerun.core.reports import Evaluation, StepResult
+from freerun.train.base import Trainer
 
 
 async def sft(

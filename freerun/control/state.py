@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from freerun.control.ledger import Tally
-from freerun.control.rests import Rest
+from freerun.control.solved import SitOut
 from freerun.core import ConfigError, Version
 from freerun.data.stream import Position
 
@@ -30,7 +30,7 @@ class ControlState:
     data: str = ""
     """The fingerprint of the stream that these positions are in."""
     tally: Tally = field(default_factory=Tally)
-    resting: dict[str, Rest] = field(default_factory=dict)
+    resting: dict[str, SitOut] = field(default_factory=dict)
     """By the tasks' ids: how long the solved ones sit out."""
     supervised: bool = False
     """Of `freerun sft`, where tasks are done with in their order."""

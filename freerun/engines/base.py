@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from freerun.core import FinishReason, Version
+from freerun.core.reports import EngineStats, UpdateReport, WeightsHandle
 from freerun.engines.extras import Alternatives, Extras
-from freerun.weights.base import WeightsHandle
 
 _COLDEST, _HOTTEST, _MOST, _LEAST_P = 1e-3, 1e6, 2**31 - 1, 1e-6
 
@@ -60,44 +60,6 @@ class Completion:
     finish: FinishReason
     alternatives: list[Alternatives] = field(default_factory=list)
     """One list for every token, if the request asked for alternatives."""
-
-
-@dataclass(slots=True, frozen=True)
-class UpdateReport:
-    """What a weight update cost an engine."""
-
-    version: Version
-    pause_s: float
-    """From the end of the last step with the old weights to the moment the new ones were in place."""
-    recomputed_tokens: int
-    """How many cached tokens must be rebuilt with the new weights (0 with `keep`)."""
-    idle_s: float = 0.0
-    """How long the engine has had nothing to do, since it started."""
-
-
-@dataclass(slots=True)
-class Span:
-    """A stretch of time, in seconds of the machine's monotonic clock, that a part spent on something."""
-
-    track: str
-    name: str
-    start_s: float
-    end_s: float
-    args: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class EngineStats:
-    """A snapshot. Counters only grow; `spans` are those that ended since the previous snapshot."""
-
-    version: Version
-    running: int
-    waiting: int
-    tokens: int
-    idle_s: float
-    first_token_s: float = 0.0
-    """From the last swap of weights to the first tokens sampled with them, rebuilding of caches included."""
-    spans: list[Span] = field(default_factory=list)
 
 
 class Engine(Protocol):

@@ -8,10 +8,10 @@ import aiohttp
 import msgspec
 
 from freerun.core import EngineError
+from freerun.core.reports import EngineStats, UpdateReport, WeightsHandle
 from freerun.engines import wire
-from freerun.engines.base import Completion, EngineStats, Sampling, UpdateReport
+from freerun.engines.base import Completion, Sampling
 from freerun.engines.config import OnUpdate
-from freerun.weights.base import WeightsHandle
 
 T = TypeVar("T")
 

@@ -5,21 +5,21 @@ All requests of a group go to the same engine, which has the beginnings of its l
 
 from collections.abc import AsyncIterator, Collection, Sequence
 
-from freerun.engines.base import Completion, Engine, EngineStats, Sampling, UpdateReport
-from freerun.weights.base import WeightsHandle
+from freerun.core.reports import EngineStats, UpdateReport, WeightsHandle
+from freerun.engines.base import Completion, Engine, Sampling
 
 
 class Router:
     def __init__(self, engines: Sequence[Engine]) -> None:
-        self._engines = [Owing(engine) for engine in engines]
+        self._engines = [TrackedEngine(engine) for engine in engines]
 
-    def choose(self, but_not: Collection["Owing"] = ()) -> "Owing":
+    def choose(self, but_not: Collection["TrackedEngine"] = ()) -> "TrackedEngine":
         """Rather none of those that have already failed the group, unless there is no other."""
         left = [engine for engine in self._engines if engine not in but_not] or self._engines
         return min(left, key=lambda engine: engine.tokens)
 
 
-class Owing:
+class TrackedEngine:
     """An engine, and how many tokens at most it has yet to sample for its callers."""
 
     def __init__(self, engine: Engine) -> None:

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from freerun.core import EngineError, FinishReason, Version
-from freerun.engines.base import Completion, EngineStats, Sampling, UpdateReport
-from freerun.weights.base import WeightsHandle
+from freerun.core.reports import EngineStats, UpdateReport, WeightsHandle
+from freerun.engines.base import Completion, Sampling
 
 
 @dataclass(slots=True, frozen=True)

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from freerun.core import EngineError, FinishReason, Version
+from freerun.core.reports import WeightsHandle
 from freerun.engines.base import Completion, Sampling
 from freerun.engines.config import OnUpdate
 from freerun.engines.extras import SamplingFields
-from freerun.weights.base import WeightsHandle
 
 GENERATE = "/inference/v1/generate"
 

@@ -7,10 +7,10 @@ from typing import Any
 from pydantic import field_validator
 
 from freerun.core import Task
-from freerun.core.machine import processors
 from freerun.core.section import Section, knob
+from freerun.machine.host import processors
 from freerun.rewards.judges import check, check_tasks
-from freerun.rewards.parts import JudgeSpec, Part, parse_judge, typed
+from freerun.rewards.spec import JudgeSetting, JudgeSpec, parse_judge, typed
 from freerun.rewards.userfile import split_judge
 
 _MOST_WORKERS = 32
@@ -18,7 +18,7 @@ _MOST_WORKERS = 32
 
 
 class RewardConfig(Section):
-    judge: JudgeSpec = knob(
+    judge: JudgeSetting = knob(
         "exact",
         "exact, number, math, code, reasoning-gym, verifiers, or your own: path/to/file.py:function, given (task, "
         "text); or a list of judges with weights and options, also format, length, overlong, model and http: see "
@@ -52,7 +52,7 @@ class RewardConfig(Section):
         return typed(judge)
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[JudgeSpec]:
         return parse_judge(self.judge)
 
     @property

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from freerun.core import ConfigError, DataError, RewardError, Task
-from freerun.rewards.parts import OWN_KEYS, JudgeSpec, Part, convert, parse_judge
+from freerun.rewards.spec import OWN_KEYS, JudgeSetting, JudgeSpec, convert, parse_judge
 from freerun.rewards.userfile import check_function, did_you_mean, load_function
 
 JudgeFunction = Callable[[Task, str], Any]
@@ -23,12 +23,12 @@ BUILT_IN = {
     "exact": "freerun.rewards.plain:exact",
     "number": "freerun.rewards.plain:number",
     "math": "freerun.rewards.math:math",
-    "code": "freerun.rewards.code:Code",
+    "code": "freerun.rewards.code.judge:Code",
     "reasoning-gym": "freerun.rewards.gym:reasoning_gym",
     "verifiers": "freerun.rewards.taskset:verifiers",
-    "format": "freerun.rewards.shape:Format",
-    "length": "freerun.rewards.shape:Length",
-    "overlong": "freerun.rewards.shape:Overlong",
+    "format": "freerun.rewards.format:Format",
+    "length": "freerun.rewards.format:Length",
+    "overlong": "freerun.rewards.format:Overlong",
     "model": "freerun.rewards.remote:Model",
     "http": "freerun.rewards.remote:Http",
 }
@@ -42,7 +42,7 @@ MOST_NAMED = 10
 """How many tasks one error line names."""
 
 
-def check(judge: JudgeSpec, timeout_s: float = math.inf) -> None:
+def check(judge: JudgeSetting, timeout_s: float = math.inf) -> None:
     """Refuse a judge that cannot be, without running any of the user's: what the parent does, in its own process.
 
     `timeout_s` is the deadline of parts that have none of their own.
@@ -62,7 +62,7 @@ def check(judge: JudgeSpec, timeout_s: float = math.inf) -> None:
             raise ConfigError(f'there is no judge "{part.name}": use one of {names}, or FILE.py:FUNCTION{near}')
 
 
-def check_tasks(judge: JudgeSpec, tasks: Sequence[Task]) -> None:
+def check_tasks(judge: JudgeSetting, tasks: Sequence[Task]) -> None:
     """Refuse tasks that no answer can be judged by, such as programming tasks whose tests assert nothing, by name."""
     checks = [getattr(_built_in(part), "check_task", None) for part in parse_judge(judge) if part.name in BUILT_IN]
     faults: dict[str, str] = {}
@@ -78,7 +78,7 @@ def check_tasks(judge: JudgeSpec, tasks: Sequence[Task]) -> None:
         raise DataError(f"{faults[first]}{also}")
 
 
-def resolve(part: Part) -> JudgeFunction:
+def resolve(part: JudgeSpec) -> JudgeFunction:
     """The function behind the part, with all it needs imported: its first judgement is as fast as the others."""
     if part.name not in BUILT_IN:
         function = load_function(part.name)
@@ -92,7 +92,7 @@ def resolve(part: Part) -> JudgeFunction:
     return _built_in(part)
 
 
-def _built_in(part: Part) -> JudgeFunction:
+def _built_in(part: JudgeSpec) -> JudgeFunction:
     module, _, name = BUILT_IN[part.name].partition(":")
     found: Any = getattr(import_module(module), name)
     known = [option.name for option in fields(found)] if isinstance(found, type) else []

@@ -9,8 +9,8 @@ from typing import BinaryIO, Self
 from freerun.core import FreerunError, RewardError
 from freerun.rewards.base import JudgeReason, Verdict
 from freerun.rewards.judges import REMOTE
-from freerun.rewards.parts import Part
-from freerun.rewards.process import Worker, Zygote
+from freerun.rewards.process import ForkServer, JudgeWorker
+from freerun.rewards.spec import JudgeSpec
 
 JUDGEMENTS_A_WORKER = 1000
 """Then it is replaced by a fresh fork, which costs milliseconds: whatever its libraries cache or leak goes with it."""
@@ -44,7 +44,7 @@ class Pool:
     """
 
     def __init__(
-        self, parts: list[Part], *, workers: int, timeout_s: float, retries: int, log: BinaryIO | None = None
+        self, parts: list[JudgeSpec], *, workers: int, timeout_s: float, retries: int, log: BinaryIO | None = None
     ) -> None:
         self._parts = parts
         self._workers = workers
@@ -56,7 +56,7 @@ class Pool:
         self._jobs: asyncio.Queue[_Job] = asyncio.Queue()
         self._unanswered: set[asyncio.Future[Verdict]] = set()
         self._keepers: list[asyncio.Task[None]] = []
-        self._zygote: Zygote | None = None
+        self._forkserver: ForkServer | None = None
         self._starting = asyncio.Lock()
         self._over: BaseException | None = None
 
@@ -69,7 +69,7 @@ class Pool:
             for fork in forks:
                 fork.cancel()
             for forked in await asyncio.gather(*forks, return_exceptions=True):
-                if isinstance(forked, Worker):
+                if isinstance(forked, JudgeWorker):
                     await forked.end()
             await self._end_zygote()
             raise
@@ -123,7 +123,7 @@ class Pool:
         self._jobs.put_nowait(_Job(request, answer))
         return await answer
 
-    async def _keep(self, worker: Worker) -> None:
+    async def _keep(self, worker: JudgeWorker) -> None:
         """Keep one worker judging, and replace it whenever it hangs or dies, and before it grows."""
         try:
             while True:
@@ -145,27 +145,27 @@ class Pool:
         finally:
             await worker.end()
 
-    async def _replace(self, worker: Worker) -> Worker:
+    async def _replace(self, worker: JudgeWorker) -> JudgeWorker:
         await worker.end()
         return await self._fork()
 
-    async def _fork(self) -> Worker:
-        """From the zygote; from a new one, the first time and when it is dead."""
+    async def _fork(self) -> JudgeWorker:
+        """From the forkserver; from a new one, the first time and when it is dead."""
         for _ in range(ZYGOTES):
             async with self._starting:
-                if self._zygote is None or not self._zygote.alive:
+                if self._forkserver is None or not self._forkserver.alive:
                     await self._end_zygote()
-                    self._zygote = await Zygote.start(self._parts, self._workers, self._log)
-                zygote = self._zygote
+                    self._forkserver = await ForkServer.start(self._parts, self._workers, self._log)
+                forkserver = self._forkserver
             try:
-                return await zygote.fork()
+                return await forkserver.fork()
             except ConnectionError:
                 continue
         raise RewardError(f"no worker can be forked: the process that judges are loaded in died {ZYGOTES} times")
 
     async def _end_zygote(self) -> None:
-        if self._zygote is not None:
-            await self._zygote.end()
+        if self._forkserver is not None:
+            await self._forkserver.end()
 
     def _on_keeper_done(self, keeper: asyncio.Task[None]) -> None:
         """A keeper ends only by being cancelled; anything else (judges that no longer load) ends the judging."""

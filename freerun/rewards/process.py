@@ -1,4 +1,4 @@
-"""Zygote and workers as the service sees them: start the one, fork the others, ask them, end them and their
+"""ForkServer and workers as the service sees them: start the one, fork the others, ask them, end them and their
 children."""
 
 import asyncio
@@ -14,10 +14,10 @@ from typing import BinaryIO, Self
 import msgspec
 
 from freerun.core import RewardError
-from freerun.core.machine import memory_bytes
+from freerun.machine.host import memory_bytes
 from freerun.rewards.base import JudgeReason, Verdict
-from freerun.rewards.parts import Part
 from freerun.rewards.protocol import FORK, HEADER_BYTES, MARK_BYTES, ORDER, WAS_ALIVE, unframed
+from freerun.rewards.spec import JudgeSpec
 
 START_TIMEOUT_S = 120.0
 """A judge that imports torch from a cold disk needs a while; one that hangs while it is imported must not hang us."""
@@ -80,8 +80,8 @@ class Printed:
                     log.write(chunk)
 
 
-class Zygote:
-    """Consumes orders to fork and to end. Waits for the zygote's reply to each; unblocked by it, or by its death."""
+class ForkServer:
+    """Consumes orders to fork and to end. Waits for the server's reply to each; unblocked by it, or by its death."""
 
     def __init__(self, judge: str, process: Process, connection: Connection, log: BinaryIO | None) -> None:
         assert process.stderr is not None
@@ -94,14 +94,14 @@ class Zygote:
         self._reading: asyncio.Task[None] | None = None
 
     @classmethod
-    async def start(cls, parts: list[Part], workers: int, log: BinaryIO | None) -> Self:
+    async def start(cls, parts: list[JudgeSpec], workers: int, log: BinaryIO | None) -> Self:
         """Returns when the judges are loaded; RewardError when they cannot be. `workers` share the machine's memory."""
         ours, theirs = socket.socketpair()
         connection = await Connection.over(ours)
         with theirs:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                *("-m", "freerun.rewards.zygote", str(theirs.fileno()), msgspec.json.encode(parts).decode()),
+                *("-m", "freerun.rewards.forkserver", str(theirs.fileno()), msgspec.json.encode(parts).decode()),
                 str(memory_each(workers)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stderr=PIPE,
@@ -109,14 +109,14 @@ class Zygote:
                 start_new_session=True,
                 env={**ONE_THREAD, **os.environ},
             )
-        zygote = cls(" + ".join(part.name for part in parts), process, connection, log)
+        forkserver = cls(" + ".join(part.name for part in parts), process, connection, log)
         try:
-            await zygote._loaded()
+            await forkserver._loaded()
         except BaseException:
-            await zygote.end()
+            await forkserver.end()
             raise
-        zygote._reading = asyncio.create_task(zygote._read_replies())
-        return zygote
+        forkserver._reading = asyncio.create_task(forkserver._read_replies())
+        return forkserver
 
     async def _loaded(self) -> None:
         try:
@@ -133,11 +133,11 @@ class Zygote:
     def alive(self) -> bool:
         return self._reading is not None and not self._reading.done()
 
-    async def fork(self) -> "Worker":
-        """A new worker, ready to judge. ConnectionError when the zygote is dead."""
+    async def fork(self) -> "JudgeWorker":
+        """A new worker, ready to judge. ConnectionError when the forkserver is dead."""
         ours, theirs = socket.socketpair()
         printed, prints = os.pipe()
-        worker = Worker(self, await Connection.over(ours), Printed(await pipe_reader(printed), self._log))
+        worker = JudgeWorker(self, await Connection.over(ours), Printed(await pipe_reader(printed), self._log))
         try:
             forked = self._order(FORK, theirs.fileno(), prints)
         finally:
@@ -159,7 +159,7 @@ class Zygote:
         """Sent at once, so that replies come in the order of the calls, cancelled ones included."""
         reply: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if not self.alive:
-            raise ConnectionError(f"the zygote of {self._judge} is dead")
+            raise ConnectionError(f"the forkserver of {self._judge} is dead")
         socket.send_fds(self._connection.socket, [ORDER.pack(order)], list(descriptors))
         self._unanswered.append(reply)
         return reply
@@ -176,7 +176,7 @@ class Zygote:
         finally:
             for reply in self._unanswered:
                 if not reply.done():
-                    reply.set_exception(ConnectionError(f"the zygote of {self._judge} is dead"))
+                    reply.set_exception(ConnectionError(f"the forkserver of {self._judge} is dead"))
             self._unanswered.clear()
 
     async def end(self) -> None:
@@ -199,12 +199,12 @@ class Zygote:
                 await self._process.wait()
 
 
-class Worker:
+class JudgeWorker:
     """Consumes framed requests, produces verdicts, one at a time. Waits for the process; unblocked by its verdict, by
     the deadline, or by its end, after either of which it is of no more use: `end` it."""
 
-    def __init__(self, zygote: Zygote, connection: Connection, printed: Printed) -> None:
-        self._zygote = zygote
+    def __init__(self, forkserver: ForkServer, connection: Connection, printed: Printed) -> None:
+        self._forkserver = forkserver
         self._connection = connection
         self._printed = printed
         self._pid: int | None = None
@@ -212,7 +212,7 @@ class Worker:
         self.judgements = 0
 
     async def begin(self, judge: str, forked: asyncio.Future[int]) -> None:
-        """Returns when it is ready to judge. ConnectionError when the zygote died meanwhile, and it with it."""
+        """Returns when it is ready to judge. ConnectionError when the forkserver died meanwhile, and it with it."""
         self._pid = await forked
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
@@ -222,7 +222,7 @@ class Worker:
         except (asyncio.IncompleteReadError, ConnectionError):
             verdict = await self._crash()
             line, _, rest = verdict.detail.partition("\n")
-            if not self._zygote.alive:
+            if not self._forkserver.alive:
                 raise ConnectionError(line) from None
             raise RewardError(f"the judge {judge} cannot be loaded: {line}", rest) from None
 
@@ -265,7 +265,7 @@ class Worker:
         if pid is not None:
             with contextlib.suppress(ConnectionError, TimeoutError):
                 async with asyncio.timeout(3 * END_TIMEOUT_S):
-                    self._exit_code = await self._zygote.end_worker(pid, dying)
+                    self._exit_code = await self._forkserver.end_worker(pid, dying)
         await self._connection.close()
         await self._printed.last_words()
 

@@ -1,13 +1,13 @@
-"""What service, zygote and worker say to each other.
+"""What service, forkserver and worker say to each other.
 
 Service and worker: a mark and a request, and the same mark and a verdict for each, in order. A mark is eight bytes
 that nobody else knows: a reply with another is a stranger's, such as a process that a judge forked and forgot. A frame
 is four bytes of length and that many of msgpack, or of JSON where msgpack cannot say it. The first frame of a worker is
-a verdict too, without a mark, as is the zygote's: OK when the judges are loaded, ERROR when they could not be.
+a verdict too, without a mark, as is the forkserver's: OK when the judges are loaded, ERROR when they could not be.
 
-Service and zygote, after that: an order, and a reply for each, in order, both one number. The order 0 comes with two
-file descriptors, a worker's socket and where it prints to, and is to fork it; the reply is its process id. Any other
-order is the id of a worker to end, with all it started; the reply is its exit code as `subprocess` writes it, or
+Service and forkserver, after that: an order, and a reply for each, in order, both one number. The order 0 comes with
+two file descriptors, a worker's socket and where it prints to, and is to fork it; the reply is its process id. Any
+other order is the id of a worker to end, with all it started; the reply is its exit code as `subprocess` writes it, or
 WAS_ALIVE. Minus the id is the same of a worker that has closed its socket: it is about to die by itself, and its exit
 code is waited for.
 """

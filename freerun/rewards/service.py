@@ -18,9 +18,9 @@ from freerun.rewards.base import JudgeReason, Verdict, total
 from freerun.rewards.config import RewardConfig
 from freerun.rewards.judges import PURE, REMOTE
 from freerun.rewards.memory import Memory
-from freerun.rewards.parts import Part
 from freerun.rewards.pool import Pool, again
 from freerun.rewards.protocol import Request, frame
+from freerun.rewards.spec import JudgeSpec
 
 REMOTE_WORKERS = 8
 REMOTE_TIMEOUT_S = 60.0
@@ -87,7 +87,7 @@ class JudgeService:
             self._record(verdict)
         return verdicts
 
-    def _allowed(self, part: Part) -> tuple[int, float]:
+    def _allowed(self, part: JudgeSpec) -> tuple[int, float]:
         remote = part.name in REMOTE
         workers = part.workers or (REMOTE_WORKERS if remote else self._config.processes)
         return workers, part.timeout_s or (REMOTE_TIMEOUT_S if remote else self._config.timeout_s)
@@ -116,15 +116,15 @@ class JudgeService:
         raise again(self._given_up)
 
 
-def pooled(parts: list[Part]) -> list[list[Part]]:
+def pooled(parts: list[JudgeSpec]) -> list[list[JudgeSpec]]:
     """Parts by the pool that judges them: all that ask for nothing special share the first."""
     shared = [part for part in parts if not needs_own_pool(part)]
     return ([shared] if shared else []) + [[part] for part in parts if needs_own_pool(part)]
 
 
-def needs_own_pool(part: Part) -> bool:
+def needs_own_pool(part: JudgeSpec) -> bool:
     return part.name in REMOTE or any(wish is not None for wish in (part.cache, part.workers, part.timeout_s))
 
 
-def remembers(part: Part) -> bool:
+def remembers(part: JudgeSpec) -> bool:
     return part.name in PURE | {"model"} if part.cache is None else part.cache

@@ -1,8 +1,8 @@
 """What a worker does, once forked: read a request, judge it, write the verdict.
 
 Consumes requests and produces one verdict for each, one at a time. Waits for the next request; unblocked, for good, by
-the end of its input, or by the zygote's death (on Linux, even in the middle of a judgement). The judges may print, read
-their input and start processes: none of it can reach the socket.
+the end of its input, or by the forkserver's death (on Linux, even in the middle of a judgement). The judges may print,
+read their input and start processes: none of it can reach the socket.
 """
 
 import math
@@ -16,16 +16,16 @@ from typing import Any, BinaryIO
 from freerun.core import FreerunError
 from freerun.rewards.base import Judged, JudgeReason, Verdict, total
 from freerun.rewards.judges import JudgeFunction, resolve
-from freerun.rewards.parts import Part
 from freerun.rewards.protocol import MARK_BYTES, Request, frame, read_frame, unframed
+from freerun.rewards.spec import JudgeSpec
 
-Judges = list[tuple[Part, JudgeFunction]]
+Judges = list[tuple[JudgeSpec, JudgeFunction]]
 
 LONGEST_DETAIL = 20_000
 """Characters. An exception may carry a whole answer in its message."""
 
 
-def load(parts: list[Part]) -> Judges | Verdict:
+def load(parts: list[JudgeSpec]) -> Judges | Verdict:
     """The judges; or the verdict that says why they cannot be."""
     try:
         return [(part, resolve(part)) for part in parts]

@@ -25,7 +25,7 @@ class SingleTurn:
         return [sample_of(task, completion, texts[tuple(completion.tokens)]) for completion in completions]
 
     def _text(self, tokens: tuple[int, ...]) -> str:
-        """Asked once for each of a group's different answers: a policy that is sure gives few of them."""
+        """PendingAnswers once for each of a group's different answers: a policy that is sure gives few of them."""
         return self._tokenizer.decode(list(tokens), skip_special_tokens=True)
 
 

@@ -1,32 +1,9 @@
 """What a trainer is to the rest of Freerun. Importable without torch."""
 
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from freerun.core import Batch, Sample, Version
-from freerun.weights.base import WeightsHandle
-
-PUBLISH = "publish"
-"""The last phase of a step: its version is learned, and made available."""
-
-
-@dataclass(slots=True)
-class StepResult:
-    """What one step did. `phases` are (name, start, end) in seconds of the machine's monotonic clock."""
-
-    version: Version
-    """The trainer's version after the step."""
-    metrics: dict[str, float] = field(default_factory=dict)
-    phases: list[tuple[str, float, float]] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    """Figures that left their healthy range with this step, and the likely cause."""
-    weights: WeightsHandle | None = None
-    """That version, published. Supervised steps publish nothing."""
-
-    @property
-    def learned_s(self) -> float:
-        """When the version was there, and not yet published. A step without phases has no clock."""
-        return max((end_s for name, _, end_s in self.phases if name != PUBLISH), default=0.0)
+from freerun.core.reports import StepResult, WeightsHandle
 
 
 class Trainer(Protocol):

@@ -25,9 +25,9 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from freerun.core import TrainerError, Version
+from freerun.train.checkpoint_folder import CONTROL, CheckpointFolder
 from freerun.train.learner import Learner
 from freerun.train.ranks import ALONE, Ranks
-from freerun.train.shelf import CONTROL, Shelf
 
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
 
@@ -47,12 +47,12 @@ class CheckpointWriter:
     def begin(self, learner: Learner, folder: Path, control: str) -> None:
         """Returns when the state is copied. A version that is already there is not written again."""
         self.finish()
-        shelf, version = Shelf(folder), learner.version
-        unfinished = self._ranks.by_first(lambda: _begun(shelf, version))
+        checkpoint_folder, version = CheckpointFolder(folder), learner.version
+        unfinished = self._ranks.by_first(lambda: _begun(checkpoint_folder, version))
         if unfinished is None:
             return
         written = async_save(_state(learner), checkpoint_id=unfinished, process_group=self._ranks.aside)
-        self._going = self._thread.submit(self._complete, shelf, version, unfinished, written, control)
+        self._going = self._thread.submit(self._complete, checkpoint_folder, version, unfinished, written, control)
 
     def finish(self) -> None:
         """Wait until the last one is whole."""
@@ -61,16 +61,18 @@ class CheckpointWriter:
             wait([going])
             self._ranks.by_first(lambda: _outcome(going))
 
-    def _complete(self, shelf: Shelf, version: Version, unfinished: Path, written: Any, control: str) -> None:
+    def _complete(
+        self, checkpoint_folder: CheckpointFolder, version: Version, unfinished: Path, written: Any, control: str
+    ) -> None:
         written.result()  # on the first rank: every rank's
         if self._ranks.is_first:
             (unfinished / CONTROL).write_text(control)
-            shelf.complete(version, self._keep)
+            checkpoint_folder.complete(version, self._keep)
 
 
-def _begun(shelf: Shelf, version: Version) -> Path | None:
+def _begun(checkpoint_folder: CheckpointFolder, version: Version) -> Path | None:
     with _failing_in_a_line():
-        return None if version in shelf.whole() else shelf.begin(version)
+        return None if version in checkpoint_folder.whole() else checkpoint_folder.begin(version)
 
 
 def _outcome(going: Future[None]) -> None:

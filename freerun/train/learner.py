@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from freerun.core import Batch, Sample, TrainerError, Version
+from freerun.core.reports import StepResult
 from freerun.models.checkpoint import load_decoder, save_tensors
 from freerun.models.decoder import Decoder
 from freerun.train.advantages import advantages, overlong_penalty
-from freerun.train.base import StepResult
 from freerun.train.budget import Passes, micro_batch_budget
 from freerun.train.config import TrainConfig
 from freerun.train.diagnostics import Diagnostics, Health

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from freerun.core import Batch, Sample, Version
-from freerun.train.base import StepResult
-from freerun.weights.base import WeightsHandle
+from freerun.core.reports import StepResult, WeightsHandle
 
 
 @dataclass(slots=True, frozen=True)

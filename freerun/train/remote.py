@@ -9,9 +9,8 @@ import zmq
 import zmq.asyncio
 
 from freerun.core import Batch, Sample, Task, TrainerError, Version
-from freerun.train.base import StepResult
+from freerun.core.reports import StepResult, WeightsHandle
 from freerun.train.protocol import METHODS, Checkpoint
-from freerun.weights.base import WeightsHandle
 
 
 class RemoteTrainer:

@@ -19,17 +19,17 @@ import torch
 import zmq
 
 from freerun.core import Batch, FreerunError, Sample, TrainerError
-from freerun.train.base import PUBLISH, StepResult
+from freerun.core.reports import PUBLISH, StepResult, WeightsHandle
 from freerun.train.checkpoint import CheckpointWriter, load_checkpoint
 from freerun.train.config import TrainConfig
 from freerun.train.divergence import refuse_divergence
 from freerun.train.learner import Learner
 from freerun.train.protocol import METHODS, Checkpoint
 from freerun.train.ranks import ALONE, Ranks
-from freerun.weights.base import Publisher, WeightsHandle
+from freerun.weights.base import Publisher
 
 
-class Worker:
+class TrainerProcess:
     """Its methods are those of the Trainer protocol, done at once. It goes on from `checkpoint` where there is one.
 
     Only the first rank has a publisher.
@@ -102,7 +102,7 @@ class Worker:
         self._checkpoints.finish()
 
 
-def serve(worker: Worker, endpoint: str, ready: Callable[[str], None]) -> None:
+def serve(worker: TrainerProcess, endpoint: str, ready: Callable[[str], None]) -> None:
     """The first rank, until its process is ended."""
     with zmq.Context() as context, context.socket(zmq.PAIR) as socket:
         socket.bind(endpoint)
@@ -111,7 +111,7 @@ def serve(worker: Worker, endpoint: str, ready: Callable[[str], None]) -> None:
             socket.send_multipart(answer(worker, socket.recv_multipart()))
 
 
-def follow(worker: Worker, ready: Callable[[str], None]) -> None:
+def follow(worker: TrainerProcess, ready: Callable[[str], None]) -> None:
     """Any other rank, until its process is ended.
 
     What Freerun refuses, all ranks refuse alike, or the first alone after they parted, and it answers. Anything else
@@ -123,7 +123,7 @@ def follow(worker: Worker, ready: Callable[[str], None]) -> None:
             worker.do(worker.ranks.say(None))
 
 
-def answer(worker: Worker, request: list[bytes]) -> list[bytes]:
+def answer(worker: TrainerProcess, request: list[bytes]) -> list[bytes]:
     try:
         result = worker.do(worker.ranks.say(request))
         return [b"ok", msgspec.msgpack.encode(result)]

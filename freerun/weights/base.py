@@ -7,23 +7,13 @@ Knows names and tensors; knows neither trainers nor engines. Importable without 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from freerun.core import Version
+from freerun.core.reports import WeightsHandle
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-@dataclass(slots=True, frozen=True)
-class WeightsHandle:
-    """Where a complete version can be had. Plain strings and numbers: it travels as JSON."""
-
-    backend: str
-    version: Version
-    location: str
-    checksum: str = ""
 
 
 class Publisher(Protocol):

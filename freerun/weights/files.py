@@ -8,7 +8,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from freerun.core import Version, WeightsError
-from freerun.weights.base import Subscriber, WeightsHandle
+from freerun.core.reports import WeightsHandle
+from freerun.weights.base import Subscriber
 
 
 class FilePublisher:

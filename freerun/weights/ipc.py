@@ -20,7 +20,8 @@ from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 
 from freerun.core import Version, WeightsError
-from freerun.weights.base import Subscriber, WeightsHandle
+from freerun.core.reports import WeightsHandle
+from freerun.weights.base import Subscriber
 
 NONE: Version = -1
 _ALIGNED = 512

@@ -19,7 +19,8 @@ import xxhash
 from torch import Tensor
 
 from freerun.core import Version, WeightsError
-from freerun.weights.base import Subscriber, WeightsHandle
+from freerun.core.reports import WeightsHandle
+from freerun.weights.base import Subscriber
 
 _HEADER = struct.Struct("<8sqQQQ")
 _MAGIC = b"freerun1"

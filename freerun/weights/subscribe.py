@@ -5,7 +5,8 @@ from collections.abc import Callable, Collection
 from torch import Tensor
 
 from freerun.core import WeightsError
-from freerun.weights.base import Subscriber, WeightsHandle
+from freerun.core.reports import WeightsHandle
+from freerun.weights.base import Subscriber
 
 PLAIN = ("shm", "files")
 """Ways whose handles are names of files. CUDA IPC's is a pickle, which whoever sends it makes do what he likes: it is

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from freerun.cli.main import main
-from tests.launch.test_train import prepared
+from tests.run.test_train import prepared
 
 
 @pytest.fixture

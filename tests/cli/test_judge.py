@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from freerun.commands.judge import Answer, judge_all
 from freerun.core import Task
-from freerun.launch.judge import Answer, judge_all
 from freerun.rewards.base import JudgeReason, Verdict
 
 ROWS: list[dict[str, Any]] = [

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from freerun.config.load import load_config
 from freerun.config.text import dump, origins_in, parse
-from freerun.rewards.parts import OWN_KEYS
+from freerun.rewards.spec import OWN_KEYS
 
 whole = st.text(min_size=1)
 texts = st.text(st.characters(codec=None), min_size=1)

@@ -15,18 +15,17 @@ from freerun.control.config import ControlConfig
 from freerun.control.controller import Run, train
 from freerun.control.dealer import Dealer
 from freerun.control.ledger import MemoryLedger
-from freerun.control.rests import Rests
+from freerun.control.solved import SolvedTasks
 from freerun.control.state import ControlState
 from freerun.control.waiting import together
 from freerun.core import Batch, EngineError, FreerunError, Group, Released, Sample, Task
 from freerun.core.nouns import NOT_SAMPLED
+from freerun.core.reports import StepResult, UpdateReport, WeightsHandle
 from freerun.data.stream import TaskStream
-from freerun.engines.base import Sampling, UpdateReport
+from freerun.engines.base import Sampling
 from freerun.engines.scripted import Script, ScriptedEngine
 from freerun.rewards.base import JudgeReason, Verdict
 from freerun.rollouts.single_turn import SingleTurn
-from freerun.train.base import StepResult
-from freerun.weights.base import WeightsHandle
 from tests.fakeclock import run_fast
 
 
@@ -91,7 +90,7 @@ class World:
         tasks = [Task(f"task-{index}", "?", [index % 5, 1]) for index in range(self.num_tasks or 10)]
         stream = TaskStream(tasks, seed=self.seed, shuffle=False, epochs=1 if self.num_tasks else None)
         stream.seek(self.begins.position)
-        return Dealer(stream, self.begins.owed, Rests(self.rest_solved, resting=self.begins.resting))
+        return Dealer(stream, self.begins.owed, SolvedTasks(self.rest_solved, resting=self.begins.resting))
 
     async def settled(self, state: ControlState) -> None: ...
 

@@ -15,9 +15,9 @@ from freerun.control.dealer import Dealer
 from freerun.control.state import ControlState, read_state
 from freerun.control.waiting import unbroken
 from freerun.core import Batch, ConfigError, Released, RewardError, Task
+from freerun.core.reports import StepResult
 from freerun.data.stream import Position, TaskStream
 from freerun.rewards.base import Verdict
-from freerun.train.base import StepResult
 from tests.control.test_promises import ScriptedTrainer, World, audit
 from tests.fakeclock import run_fast
 

@@ -4,7 +4,7 @@ import torch
 
 from freerun.engines.embedded.cache import PagedAttention
 from freerun.engines.embedded.cpu import CpuRunner
-from freerun.engines.embedded.flight import Flight
+from freerun.engines.embedded.launched_step import LaunchedStep
 from freerun.engines.embedded.sampler import sample, uniform
 from freerun.engines.embedded.scheduler import Step
 from freerun.engines.embedded.sequence import UNKNOWN, Chunk, Sequence
@@ -23,7 +23,7 @@ class AheadCpuRunner(CpuRunner):
         """What the sequences of the last burst sampled last: the host has not seen it when the next burst starts."""
 
     @torch.inference_mode()
-    def launch(self, step: Step) -> Flight:
+    def launch(self, step: Step) -> LaunchedStep:
         if self.short and is_special([chunk.samples for chunk in step.chunks if chunk.samples]):
             return super().launch(step)
         reading = [chunk for chunk in step.chunks if not chunk.samples]
@@ -46,4 +46,4 @@ class AheadCpuRunner(CpuRunner):
                 all_tokens[row].append(token)
                 all_logprobs[row].append(logprob)
         self._last = dict(zip(sequences, tokens, strict=True))
-        return Flight(sequences, self.burst if sequences else 0, lambda: (all_tokens, all_logprobs))
+        return LaunchedStep(sequences, self.burst if sequences else 0, lambda: (all_tokens, all_logprobs))

@@ -13,7 +13,7 @@ from freerun.core import EngineError, FinishReason
 from freerun.engines.base import Completion, Sampling
 from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.engine import EmbeddedEngine
-from freerun.engines.embedded.flight import Flight, Sampled
+from freerun.engines.embedded.launched_step import LaunchedStep, Sampled
 from freerun.engines.embedded.scheduler import Step
 from freerun.models.attention import PackedAttention
 from freerun.models.decoder import Decoder
@@ -146,7 +146,7 @@ def test_nothing_is_under_way_between_steps_while_new_weights_are_on_their_way(m
     flying = 0
 
     class Watched(AheadCpuRunner):
-        def launch(self, step: Step) -> Flight:
+        def launch(self, step: Step) -> LaunchedStep:
             nonlocal flying
             flight = super().launch(step)
             land, flying = flight.land, flying + 1

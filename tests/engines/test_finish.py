@@ -12,15 +12,16 @@ import torch
 from torch import Tensor
 
 from freerun.core import EngineError, FinishReason, WeightsError
-from freerun.engines.base import Sampling, UpdateReport
+from freerun.core.reports import UpdateReport, WeightsHandle
+from freerun.engines.base import Sampling
 from freerun.engines.config import EngineConfig
-from freerun.engines.embedded.asked import Ask, Asked, Piece
+from freerun.engines.embedded.pending import AnswerPart, AnswerRequest, PendingAnswers
 from freerun.engines.embedded.served import ServedEngine
 from freerun.engines.embedded.thread import EngineThread
 from freerun.engines.http import HttpEngine
-from freerun.launch.child import EngineSettings
-from freerun.launch.processes import Processes
-from freerun.weights.base import Subscriber, WeightsHandle
+from freerun.machine.processes import Processes
+from freerun.run.child import EngineSettings
+from freerun.weights.base import Subscriber
 from freerun.weights.shm import ShmPublisher
 from tests.engines.ahead import AheadCpuRunner
 from tests.engines.test_embedded import recomputed
@@ -64,7 +65,7 @@ def _waiting(thread: EngineThread, swaps: int) -> bool:
     return len(thread._swaps) == swaps
 
 
-async def pieces(asked: Asked) -> list[Piece]:
+async def pieces(asked: PendingAnswers) -> list[AnswerPart]:
     return [piece async for piece in asked]
 
 
@@ -87,7 +88,7 @@ async def test_every_answer_is_of_one_version(ahead: bool, cache_tokens: int, mo
         monkeypatch.setattr("freerun.engines.embedded.engine.CpuRunner", AheadCpuRunner)
     async with running_thread(max_running=6, cache_tokens=cache_tokens, step_tokens=32) as thread:
         engine = thread._engine
-        asks = [Ask(f"r{i}", [3, 4, 5 + i], replace(SAMPLING, seed=i), 8) for i in range(3)]
+        asks = [AnswerRequest(f"r{i}", [3, 4, 5 + i], replace(SAMPLING, seed=i), 8) for i in range(3)]
         answers = asyncio.create_task(pieces(await thread.ask(asks)))
         for version in (1, 2):
             await until(partial(_has_sampled, thread, engine.tokens + 100), thread)
@@ -109,7 +110,7 @@ async def test_every_answer_is_of_one_version(ahead: bool, cache_tokens: int, mo
 
 async def test_updates_that_cannot_be_do_not_hold_the_engine() -> None:
     async with running_thread(max_running=2) as thread:
-        answers = asyncio.create_task(pieces(await thread.ask([Ask("a", [5], SAMPLING, 4)])))
+        answers = asyncio.create_task(pieces(await thread.ask([AnswerRequest("a", [5], SAMPLING, 4)])))
         await until(lambda: thread._engine.running == 2, thread)
         queued = []
         for count, version in enumerate((3, 3, 9), start=1):
@@ -125,11 +126,11 @@ async def test_updates_that_cannot_be_do_not_hold_the_engine() -> None:
 
 async def test_cancelling_the_running_answers_lets_the_weights_in() -> None:
     async with running_thread(max_running=2) as thread:
-        long = await thread.ask([Ask("long", [5], replace(SAMPLING, max_new_tokens=500), 2)])
+        long = await thread.ask([AnswerRequest("long", [5], replace(SAMPLING, max_new_tokens=500), 2)])
         await until(lambda: thread._engine.running == 2, thread)
         swap = update(thread, 1)
         await until(partial(_waiting, thread, 1), thread)
-        answers = asyncio.create_task(pieces(await thread.ask([Ask("next", [6], SAMPLING, 1)])))
+        answers = asyncio.create_task(pieces(await thread.ask([AnswerRequest("next", [6], SAMPLING, 1)])))
         assert not swap.done()
         long.close()
         assert (await swap).version == 1
@@ -139,7 +140,9 @@ async def test_cancelling_the_running_answers_lets_the_weights_in() -> None:
 
 async def test_a_paused_engine_says_why_it_cannot_wait() -> None:
     async with running_thread() as thread:
-        answers = asyncio.create_task(pieces(await thread.ask([Ask("a", [5], replace(SAMPLING, max_new_tokens=500))])))
+        answers = asyncio.create_task(
+            pieces(await thread.ask([AnswerRequest("a", [5], replace(SAMPLING, max_new_tokens=500))]))
+        )
         await until(lambda: thread._engine.running == 1, thread)
         await thread.pause()
         with pytest.raises(EngineError, match="resume it first"):
@@ -156,7 +159,7 @@ async def test_a_served_engine_lets_answers_finish(tmp_path: Path) -> None:
     settings = EngineSettings(str(tiny_folder(tmp_path / "model")), {"max_running": 4, "on_update": "finish"})
     publisher = ShmPublisher(tmp_path)
     async with (
-        Processes(tmp_path) as processes,
+        Processes("freerun.run.child", tmp_path) as processes,
         HttpEngine(await processes.start("engine 0", "engine", settings, 1)) as engine,
     ):
 

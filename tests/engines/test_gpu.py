@@ -22,7 +22,7 @@ if not torch.cuda.is_available():
 from freerun.engines.embedded import fused
 from freerun.engines.embedded.fused import DecodeAttention, DeviceCache, FusedDecoder, PrefillAttention, tile_tokens
 from freerun.engines.embedded.gpu import Slots
-from freerun.engines.embedded.reading import Reading, Room
+from freerun.engines.embedded.prefill_layout import Reading, Room
 from freerun.engines.embedded.sampler import truncated
 from freerun.engines.embedded.sequence import Chunk
 

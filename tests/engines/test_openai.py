@@ -24,14 +24,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from freerun.commands.serve import engine_config
 from freerun.core import ConfigError, FinishReason
 from freerun.engines.base import Sampling
-from freerun.engines.embedded.asked import Ask, Asked, Piece
-from freerun.engines.embedded.openai.answers import CompletionShape, Reply
+from freerun.engines.embedded.openai.answers import CompletionFormat, Reply
 from freerun.engines.embedded.openai.requests import CompletionBody, StreamOptions
 from freerun.engines.embedded.openai.routes import Answers, stream_of
 from freerun.engines.embedded.openai.text import AnswerText, Tokenizer
-from freerun.launch.serve import engine_config
+from freerun.engines.embedded.pending import AnswerPart, AnswerRequest, PendingAnswers
 from tests.tiny import tiny_folder
 
 KEY = "a secret"
@@ -65,7 +65,7 @@ class Served:
         return float(value)
 
     def until(self, name: str, holds: Callable[[float], bool]) -> None:
-        """Ask the server itself until it says so."""
+        """AnswerRequest the server itself until it says so."""
         while not holds(self.metric(name)):
             pass
 
@@ -477,13 +477,13 @@ def test_the_token_that_ends_an_answer_is_left_out() -> None:
 
 async def test_a_stream_with_much_to_say_leaves_others_their_turn(tmp_path: Path) -> None:
     """Whoever hung up is noticed by somebody else."""
-    asks, turns = [Ask("a", [5], Sampling(max_new_tokens=500))], 0
-    asked = Asked(asks, lambda: None)
+    asks, turns = [AnswerRequest("a", [5], Sampling(max_new_tokens=500))], 0
+    asked = PendingAnswers(asks, lambda: None)
     for number in range(500):
-        asked.put(Piece("a", 0, [5], [0.0], [0], FinishReason.LENGTH if number == 499 else None))
+        asked.put(AnswerPart("a", 0, [5], [0.0], [0], FinishReason.LENGTH if number == 499 else None))
     tokenizer = Tokenizer(tiny_folder(tmp_path / "tiny"))
     answers = Answers(CompletionBody(prompt="d"), asks, tokenizer, frozenset())
-    reply = Reply("a", "tiny", 0, CompletionShape(), [[5]], 1, False, False, str)
+    reply = Reply("a", "tiny", 0, CompletionFormat(), [[5]], 1, False, False, str)
 
     async def count() -> None:
         nonlocal turns

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from freerun.core import EngineError, FinishReason
-from freerun.engines.base import Completion, EngineStats, Sampling, UpdateReport
+from freerun.core.reports import EngineStats, UpdateReport, WeightsHandle
+from freerun.engines.base import Completion, Sampling
 from freerun.engines.router import Router
-from freerun.weights.base import WeightsHandle
 
 
 class Held:

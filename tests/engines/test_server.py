@@ -15,10 +15,11 @@ import pytest
 import torch
 
 from freerun.core import EngineError, FinishReason
-from freerun.engines.base import Completion, EngineStats, Sampling
+from freerun.core.reports import EngineStats
+from freerun.engines.base import Completion, Sampling
 from freerun.engines.http import HttpEngine
-from freerun.launch.child import EngineSettings
-from freerun.launch.processes import Processes
+from freerun.machine.processes import Processes
+from freerun.run.child import EngineSettings
 from freerun.weights.shm import ShmPublisher
 from tests.engines.test_embedded import recomputed
 from tests.tiny import tiny_decoder, tiny_folder
@@ -29,7 +30,7 @@ SAMPLING = Sampling(max_new_tokens=30, seed=3, ignore_eos=True)
 @asynccontextmanager
 async def engine(folder: Path) -> AsyncIterator[HttpEngine]:
     model = tiny_folder(folder / "model")
-    async with Processes(folder) as processes:
+    async with Processes("freerun.run.child", folder) as processes:
         url = await processes.start("engine 0", "engine", EngineSettings(str(model), {"cache_tokens": 4096}), 1)
         async with HttpEngine(url) as http:
             yield http
@@ -40,7 +41,7 @@ async def collect(answers: AsyncIterator[Completion]) -> list[Completion]:
 
 
 async def until(condition: Callable[[EngineStats], bool], engine: HttpEngine) -> None:
-    """Ask the engine itself until it says so."""
+    """AnswerRequest the engine itself until it says so."""
     while not condition(await engine.stats()):
         pass
 
@@ -188,7 +189,7 @@ async def _stop_strings(e: HttpEngine) -> None:
 
 
 async def test_an_engine_that_dies_fails_its_requests(tmp_path: Path) -> None:
-    async with Processes(tmp_path) as processes:
+    async with Processes("freerun.run.child", tmp_path) as processes:
         settings = EngineSettings(str(tiny_folder(tmp_path / "model")), {})
         async with HttpEngine(await processes.start("engine 0", "engine", settings, 1)) as e:
             asking = asyncio.create_task(collect(e.generate([5], replace(SAMPLING, max_new_tokens=500), 2)))

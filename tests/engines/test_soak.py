@@ -39,7 +39,7 @@ def small_decoder(seed: int) -> Decoder:
 
 
 @dataclass
-class Asked:
+class PendingAnswers:
     """A request that is under way, and which of its answers are still to come."""
 
     prompt: list[int]
@@ -75,7 +75,7 @@ class Soak:
         """Version v has the weights v % 2."""
         self.engine = EmbeddedEngine(small_decoder(0), EngineConfig.model_validate({**CONFIG, "on_update": on_update}))
         self.recomputes = on_update == "recompute"
-        self.asked: dict[str, Asked] = {}
+        self.asked: dict[str, PendingAnswers] = {}
         self.beginnings = deque([self.tokens(12), self.tokens(24), self.tokens(36)], maxlen=8)
         """Of prompts to come."""
         self.submitted = self.cancelled = self.answers = self.checked = self.steps = self.recomputed_tokens = 0
@@ -101,7 +101,7 @@ class Soak:
         sampling = Sampling(max_new_tokens=self.dice.randint(1, 20), seed=self.submitted)
         n = self.dice.randint(1, 4)
         self.engine.submit(str(self.submitted), prompt, sampling, n)
-        self.asked[str(self.submitted)] = Asked(prompt, sampling, self.engine.version, set(range(n)))
+        self.asked[str(self.submitted)] = PendingAnswers(prompt, sampling, self.engine.version, set(range(n)))
         self.submitted += 1
 
     def cancel(self) -> None:
@@ -130,7 +130,7 @@ class Soak:
             if self.dice.random() < 0.1:
                 self.beginnings.append(asked.prompt + completion.tokens)
 
-    def check(self, asked: Asked, completion: Completion) -> None:
+    def check(self, asked: PendingAnswers, completion: Completion) -> None:
         count = len(completion.tokens)
         assert 1 <= count == len(completion.logprobs) == len(completion.versions) <= asked.sampling.max_new_tokens
         assert completion.versions == sorted(completion.versions)

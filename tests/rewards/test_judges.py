@@ -8,10 +8,10 @@ import reasoning_gym
 from freerun.core import ConfigError, RewardError, Task
 from freerun.rewards.base import Judged, JudgeReason
 from freerun.rewards.judges import BUILT_IN, check, resolve
-from freerun.rewards.parts import JudgeSpec, parse_judge
+from freerun.rewards.spec import JudgeSetting, parse_judge
 
 
-def judge(spec: JudgeSpec, answer: str | None, text: str, extra: dict[str, Any] | None = None) -> float:
+def judge(spec: JudgeSetting, answer: str | None, text: str, extra: dict[str, Any] | None = None) -> float:
     (part,) = parse_judge(spec)
     value = resolve(part)(Task("t", "", [], answer, extra or {}), text)
     return float(value.reward if isinstance(value, Judged) else value)
@@ -136,7 +136,7 @@ def test_an_answer_without_a_number_is_unparseable() -> None:
         assert (judged.reward, judged.reason) == (0.0, JudgeReason.UNPARSEABLE)
 
 
-def message_of(judge: JudgeSpec) -> str:
+def message_of(judge: JudgeSetting) -> str:
     with pytest.raises(ConfigError) as caught:
         check(judge)
     assert "\n" not in str(caught.value)

@@ -10,8 +10,8 @@ from freerun.config.text import dump
 from freerun.core import ConfigError, Task
 from freerun.rewards.config import RewardConfig
 from freerun.rewards.judges import check, resolve
-from freerun.rewards.parts import Part, parse_judge
 from freerun.rewards.service import pooled
+from freerun.rewards.spec import JudgeSpec, parse_judge
 
 TASK = Task("t", "", [])
 
@@ -22,11 +22,11 @@ def judge(spec: dict[str, Any], text: str) -> float:
 
 
 def test_one_or_many() -> None:
-    assert parse_judge("math") == [Part("math")]
-    assert parse_judge({"name": "math", "weight": 2}) == [Part("math", 2.0)]
+    assert parse_judge("math") == [JudgeSpec("math")]
+    assert parse_judge({"name": "math", "weight": 2}) == [JudgeSpec("math", 2.0)]
     assert parse_judge(["math", {"name": "format", "weight": "1e-1", "tags": ["a"], "workers": 2}]) == [
-        Part("math"),
-        Part("format", 0.1, workers=2, options={"tags": ["a"]}),
+        JudgeSpec("math"),
+        JudgeSpec("format", 0.1, workers=2, options={"tags": ["a"]}),
     ]
 
 
@@ -103,14 +103,14 @@ def test_lists_in_a_file_on_the_command_line_and_back(tmp_path: Path) -> None:
         "reward:\n  judge:\n    - math\n    - {name: format, weight: 0.2, tags: [think]}\n"
     )
     config, origins = load_config(file)
-    assert config.reward.parts == [Part("math"), Part("format", 0.2, options={"tags": ["think"]})]
+    assert config.reward.parts == [JudgeSpec("math"), JudgeSpec("format", 0.2, options={"tags": ["think"]})]
     assert config.reward.in_words == "math + 0.2 format"
     assert RewardConfig(judge=["exact", {"name": "length", "weight": -0.5}]).in_words == "exact - 0.5 length"
     file.write_text(dump(config, origins))
     assert load_config(file)[0] == config
-    assert load_config(file, ["reward.judge=exact"])[0].reward.parts == [Part("exact")]
+    assert load_config(file, ["reward.judge=exact"])[0].reward.parts == [JudgeSpec("exact")]
     given = load_config(file, ["reward.judge={name: length, weight: -1e-3}"])[0]
-    assert given.reward.parts == [Part("length", -0.001)]
+    assert given.reward.parts == [JudgeSpec("length", -0.001)]
     file.write_text(dump(given, {}))
     assert load_config(file)[0] == given
     with pytest.raises(ConfigError, match="is neither a judge"):

@@ -15,7 +15,7 @@ from freerun.core import ConfigError, FreerunError, RewardError, Task
 from freerun.rewards import pool
 from freerun.rewards.base import Judge, JudgeReason, Verdict
 from freerun.rewards.config import RewardConfig
-from freerun.rewards.process import Worker, Zygote
+from freerun.rewards.process import ForkServer, JudgeWorker
 from freerun.rewards.service import JudgeService
 from tests.rewards.gone import wait_until_gone
 
@@ -66,23 +66,23 @@ def obedient(judge_file: JudgeFile) -> str:
 
 
 @pytest.fixture(autouse=True)
-async def workers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Worker]]:
+async def workers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[JudgeWorker]]:
     """The workers that a test starts, each of which must be gone when it ends, and what they were forked from too."""
-    started: list[Worker] = []
+    started: list[JudgeWorker] = []
     pidfds: list[int] = []
-    begin, loaded = Worker.begin, Zygote._loaded
+    begin, loaded = JudgeWorker.begin, ForkServer._loaded
 
-    async def noted_worker(self: Worker, judge: str, forked: asyncio.Future[int]) -> None:
+    async def noted_worker(self: JudgeWorker, judge: str, forked: asyncio.Future[int]) -> None:
         started.append(self)
         pidfds.append(os.pidfd_open(await forked))
         await begin(self, judge, forked)
 
-    async def noted_zygote(self: Zygote) -> None:
+    async def noted_zygote(self: ForkServer) -> None:
         pidfds.append(os.pidfd_open(self._process.pid))
         await loaded(self)
 
-    monkeypatch.setattr(Worker, "begin", noted_worker)
-    monkeypatch.setattr(Zygote, "_loaded", noted_zygote)
+    monkeypatch.setattr(JudgeWorker, "begin", noted_worker)
+    monkeypatch.setattr(ForkServer, "_loaded", noted_zygote)
     yield started
     for pidfd in pidfds:
         wait_until_gone(pidfd)
@@ -137,7 +137,7 @@ async def test_a_hang_costs_only_its_own_verdict(obedient: str) -> None:
         await hung
 
 
-async def test_a_hang_is_killed_and_the_worker_replaced(obedient: str, workers: list[Worker]) -> None:
+async def test_a_hang_is_killed_and_the_worker_replaced(obedient: str, workers: list[JudgeWorker]) -> None:
     async with JudgeService(config(obedient, timeout_s=0.5)) as service:
         hung = await service.judge(TASK, "hang")
         assert hung == Verdict(None, JudgeReason.TIMEOUT, "no verdict after 0.5 s: killed")
@@ -208,7 +208,7 @@ async def test_a_crash_is_tried_again_by_another_worker(judge_file: JudgeFile, t
 
 
 async def test_workers_are_replaced_before_they_grow(
-    obedient: str, monkeypatch: pytest.MonkeyPatch, workers: list[Worker]
+    obedient: str, monkeypatch: pytest.MonkeyPatch, workers: list[JudgeWorker]
 ) -> None:
     monkeypatch.setattr(pool, "JUDGEMENTS_A_WORKER", 10)
     async with JudgeService(config(obedient)) as service:
@@ -225,7 +225,7 @@ async def test_what_cannot_be_read_is_counted_and_is_no_failure() -> None:
     assert service.counts == {JudgeReason.UNPARSEABLE: 3}
 
 
-async def test_errors_keep_the_worker(obedient: str, workers: list[Worker]) -> None:
+async def test_errors_keep_the_worker(obedient: str, workers: list[JudgeWorker]) -> None:
     async with JudgeService(config(obedient)) as service:
         raised = await service.judge(TASK, "raise")
         nan = await service.judge(TASK, "nan")
@@ -255,7 +255,7 @@ async def test_what_a_judge_started_dies_with_its_worker(obedient: str, order: s
 
 
 async def test_a_worker_that_died_idle_fails_no_judgement(
-    obedient: str, word: tuple[Task, Path], workers: list[Worker]
+    obedient: str, word: tuple[Task, Path], workers: list[JudgeWorker]
 ) -> None:
     task, path = word
     async with JudgeService(config(obedient, retries=0)) as service:
@@ -369,7 +369,7 @@ async def test_a_judge_that_cannot_be_loaded(judge_file: JudgeFile) -> None:
 
 
 async def test_workers_judge_by_what_was_loaded_at_the_start(judge_file: JudgeFile, obedient: str) -> None:
-    """Editing the file of a running judge changes nothing; only a zygote that must be started anew reads it again."""
+    """Editing the file of a running judge changes nothing; only a forkserver started anew reads it again."""
     async with JudgeService(config(obedient)) as service:
         judge_file("raise ValueError('edited meanwhile')\ndef reward(task, text): pass")
         assert (await service.judge(TASK, "exit")).reason is JudgeReason.CRASH
@@ -379,14 +379,14 @@ async def test_workers_judge_by_what_was_loaded_at_the_start(judge_file: JudgeFi
 async def test_a_zygote_that_dies_is_replaced(
     obedient: str, monkeypatch: pytest.MonkeyPatch, judge_file: JudgeFile
 ) -> None:
-    zygotes: list[Zygote] = []
-    loaded = Zygote._loaded
+    zygotes: list[ForkServer] = []
+    loaded = ForkServer._loaded
 
-    async def noted(self: Zygote) -> None:
+    async def noted(self: ForkServer) -> None:
         zygotes.append(self)
         await loaded(self)
 
-    monkeypatch.setattr(Zygote, "_loaded", noted)
+    monkeypatch.setattr(ForkServer, "_loaded", noted)
     async with JudgeService(config(obedient, workers=2, retries=9)) as service, asyncio.timeout(30):
         os.kill(zygotes[0]._process.pid, signal.SIGKILL)
         while len(zygotes) < 2:  # its workers die a moment after it, and judge until then
@@ -401,18 +401,18 @@ async def test_a_zygote_that_dies_is_replaced(
 
 
 async def test_zygotes_that_keep_dying_are_given_up(obedient: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def dies(self: Zygote) -> Worker:
+    async def dies(self: ForkServer) -> JudgeWorker:
         await self.end()
         raise ConnectionError
 
-    monkeypatch.setattr(Zygote, "fork", dies)
+    monkeypatch.setattr(ForkServer, "fork", dies)
     with pytest.raises(
         RewardError, match="no worker can be forked: the process that judges are loaded in died 3 times"
     ):
         await JudgeService(config(obedient)).__aenter__()
 
 
-async def test_a_judge_that_is_not_there_starts_nothing(workers: list[Worker]) -> None:
+async def test_a_judge_that_is_not_there_starts_nothing(workers: list[JudgeWorker]) -> None:
     with pytest.raises(ConfigError, match="did you mean math"):
         await JudgeService(config("maths")).__aenter__()
     with pytest.raises(FreerunError, match="not open"):
@@ -433,13 +433,13 @@ async def test_what_can_only_be_judged_one_way_is_judged_once(
     judge: Any, judged: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[bytes] = []
-    real = Worker.judge
+    real = JudgeWorker.judge
 
-    async def counted(self: Worker, request: bytes, timeout_s: float) -> Verdict | None:
+    async def counted(self: JudgeWorker, request: bytes, timeout_s: float) -> Verdict | None:
         asked.append(request)
         return await real(self, request, timeout_s)
 
-    monkeypatch.setattr(Worker, "judge", counted)
+    monkeypatch.setattr(JudgeWorker, "judge", counted)
     async with JudgeService(RewardConfig(judge=judge, workers=2)) as service:
         first = await service.judge_all(TASK, ["5", "6", "5"])
         again = [await service.judge(TASK, "5"), await service.judge(TASK, "6")]
@@ -526,7 +526,9 @@ async def test_a_daemon_of_a_judge_ends_with_it(judge_file: JudgeFile, order: st
         wait_until_gone(daemon)
 
 
-async def test_a_judge_that_takes_too_much_memory_fails_alone(judge_file: JudgeFile, workers: list[Worker]) -> None:
+async def test_a_judge_that_takes_too_much_memory_fails_alone(
+    judge_file: JudgeFile, workers: list[JudgeWorker]
+) -> None:
     judge = judge_file("""
         kept = []
         def reward(task, text):

@@ -1,4 +1,4 @@
-"""Zygote and worker as processes, spoken to over their own sockets."""
+"""ForkServer and worker as processes, spoken to over their own sockets."""
 
 import io
 import os
@@ -15,9 +15,9 @@ import pytest
 
 from freerun.core import Task
 from freerun.rewards.base import JudgeReason, Verdict
-from freerun.rewards.parts import JudgeSpec, parse_judge
 from freerun.rewards.process import ONE_THREAD
 from freerun.rewards.protocol import FORK, ORDER, WAS_ALIVE, Request, frame, read_frame
+from freerun.rewards.spec import JudgeSetting, parse_judge
 from tests.rewards.gone import wait_until_gone
 
 JudgeFile = Callable[[str], str]
@@ -33,19 +33,19 @@ def read_verdict(stream: io.BufferedReader) -> Verdict:
     return msgspec.msgpack.decode(body, type=Verdict)
 
 
-class Zygote:
+class ForkServer:
     def __init__(self, process: "subprocess.Popen[bytes]", control: socket.socket) -> None:
         self.process = process
         self.control = control
         self.ready = read_verdict(control.makefile("rb", buffering=0))  # type: ignore[arg-type]
 
-    def fork(self) -> "Worker":
+    def fork(self) -> "JudgeWorker":
         ours, theirs = socket.socketpair()
         printed, prints = os.pipe()
         with theirs:
             socket.send_fds(self.control, [ORDER.pack(FORK)], [theirs.fileno(), prints])
         os.close(prints)
-        return Worker(self, ours, self.reply(), open(printed, "rb"))
+        return JudgeWorker(self, ours, self.reply(), open(printed, "rb"))
 
     def end(self, pid: int) -> int:
         self.control.sendall(ORDER.pack(pid))
@@ -56,9 +56,9 @@ class Zygote:
         return int(value)
 
 
-class Worker:
-    def __init__(self, zygote: Zygote, connection: socket.socket, pid: int, printed: io.BufferedReader) -> None:
-        self.zygote = zygote
+class JudgeWorker:
+    def __init__(self, forkserver: ForkServer, connection: socket.socket, pid: int, printed: io.BufferedReader) -> None:
+        self.forkserver = forkserver
         self.connection = connection
         self.replies = connection.makefile("rb")
         self.pid = pid
@@ -77,13 +77,13 @@ class Worker:
             stream.close()
 
 
-def command(control: socket.socket, judge: JudgeSpec) -> list[str]:
+def command(control: socket.socket, judge: JudgeSetting) -> list[str]:
     parts = msgspec.json.encode(parse_judge(judge)).decode()
-    return [sys.executable, "-m", "freerun.rewards.zygote", str(control.fileno()), parts, str(MEMORY)]
+    return [sys.executable, "-m", "freerun.rewards.forkserver", str(control.fileno()), parts, str(MEMORY)]
 
 
 @contextmanager
-def zygote(judge: JudgeSpec) -> Iterator[Zygote]:
+def forkserver(judge: JudgeSetting) -> Iterator[ForkServer]:
     ours, theirs = socket.socketpair()
     with (
         ours,
@@ -96,14 +96,14 @@ def zygote(judge: JudgeSpec) -> Iterator[Zygote]:
     ):
         theirs.close()
         try:
-            yield Zygote(process, ours)
+            yield ForkServer(process, ours)
         finally:
             process.kill()
 
 
 @contextmanager
-def worker(judge: JudgeSpec) -> Iterator[Worker]:
-    with zygote(judge) as z:
+def worker(judge: JudgeSetting) -> Iterator[JudgeWorker]:
+    with forkserver(judge) as z:
         assert z.ready == Verdict(None, JudgeReason.OK), z.ready.detail
         w = z.fork()
         try:
@@ -130,7 +130,7 @@ def test_the_zygote_forks_and_ends_workers(judge_file: JudgeFile) -> None:
                 os._exit(3)
             return os.getpid()
     """)
-    with zygote(judge) as z:
+    with forkserver(judge) as z:
         first, second = z.fork(), z.fork()
         for w in (first, second):
             w.read()
@@ -162,7 +162,7 @@ def test_a_judge_that_starts_threads_is_loaded_by_each_worker(judge_file: JudgeF
         def reward(task, text):
             return threading.active_count()
     """)
-    with zygote(judge) as z:
+    with forkserver(judge) as z:
         assert z.ready == Verdict(None, JudgeReason.OK)
         assert (tmp_path / "loads").read_text() == "x"
         w = z.fork()
@@ -264,9 +264,9 @@ def test_a_judge_cannot_reach_the_pipes(judge_file: JudgeFile) -> None:
         assert w.ask("") == Verdict(0.0, JudgeReason.OK)
         w.connection.shutdown(socket.SHUT_WR)
         assert w.printed.read().splitlines() == [b"to stdout", b"to its descriptor", b"from a child"] * 2
-        w.zygote.process.kill()
-        assert w.zygote.process.stderr is not None
-        assert w.zygote.process.stderr.read().splitlines() == [b"while loading"]
+        w.forkserver.process.kill()
+        assert w.forkserver.process.stderr is not None
+        assert w.forkserver.process.stderr.read().splitlines() == [b"while loading"]
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_a_judge_cannot_reach_the_pipes(judge_file: JudgeFile) -> None:
     ],
 )
 def test_a_judge_that_cannot_be_loaded(judge_file: JudgeFile, source: str, line: str) -> None:
-    with zygote(judge_file(source)) as z:
+    with forkserver(judge_file(source)) as z:
         assert z.ready.reason is JudgeReason.ERROR
         assert line in z.ready.detail.splitlines()[0]
         assert z.process.wait(10) == 1

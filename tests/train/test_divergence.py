@@ -11,7 +11,7 @@ from freerun.train.divergence import refuse_divergence
 from freerun.train.learner import Learner
 from freerun.train.protocol import Checkpoint
 from freerun.train.ranks import ALONE
-from freerun.train.worker import Worker
+from freerun.train.worker import TrainerProcess
 from freerun.weights.shm import ShmPublisher
 from tests.tiny import tiny_decoder, tiny_folder
 from tests.train.test_learner import random_batch
@@ -44,7 +44,7 @@ def test_a_step_that_diverges_is_neither_published_nor_saved(tmp_path: Path) -> 
     folder = tiny_folder(tmp_path / "model")
     (tmp_path / "slots").mkdir()
     config = TrainConfig(lr=1e7, warmup_steps=0)
-    worker = Worker(folder, config, 1.0, 0, ShmPublisher(tmp_path / "slots"))
+    worker = TrainerProcess(folder, config, 1.0, 0, ShmPublisher(tmp_path / "slots"))
     with pytest.raises(TrainerError, match=r"the policy has diverged at step 1 .*train\.lr, which is 1e\+07"):
         worker.step(random_batch(0))
     assert list((tmp_path / "slots").iterdir()) == []

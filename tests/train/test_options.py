@@ -16,7 +16,7 @@ from freerun.train.learner import Learner
 from freerun.train.losses.presets import PRESETS
 from freerun.train.packing import Packed, pack
 from freerun.train.protocol import Checkpoint
-from freerun.train.worker import Worker
+from freerun.train.worker import TrainerProcess
 from tests.tiny import tiny_decoder
 from tests.train.test_advantages import plain_gae
 from tests.train.test_learner import plain_logprobs, random_batch
@@ -297,7 +297,7 @@ def test_half_a_step_is_not_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(TrainerError, match="not finite"):
             who.step(random_batch(1))
         assert (who.version, who.whole) == (0, whole)
-    worker = Worker.__new__(Worker)
+    worker = TrainerProcess.__new__(TrainerProcess)
     worker._learner = who
     with pytest.raises(TrainerError, match="the step after it failed half-way"):
         worker.save("nowhere")

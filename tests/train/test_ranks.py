@@ -9,10 +9,10 @@ import torch
 from safetensors.torch import load_file
 
 from freerun.train.checkpoint import CheckpointWriter, load_checkpoint
+from freerun.train.checkpoint_folder import CheckpointFolder
 from freerun.train.config import TrainConfig
 from freerun.train.learner import Learner
 from freerun.train.ranks import ALONE, Ranks
-from freerun.train.shelf import Shelf
 from tests.tiny import tiny_decoder, tiny_folder
 from tests.train.test_learner import random_batch
 
@@ -151,7 +151,7 @@ def test_low_precision_is_the_same_to_its_rounding(pair: tuple[Path, dict[str, A
 
 def test_a_checkpoint_of_two_ranks_goes_on_bit_for_bit(pair: tuple[Path, dict[str, Any]]) -> None:
     folder, results = pair
-    assert list(Shelf(folder / "by two").whole()) == [2, 3]
+    assert list(CheckpointFolder(folder / "by two").whole()) == [2, 3]
     assert not list((folder / "by two").glob("*.unfinished"))
     assert all(torch.equal(results["resumed"][name], tensor) for name, tensor in results["unbroken"].items())
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from freerun.core import WeightsError
-from freerun.weights.base import WeightsHandle
+from freerun.core.reports import WeightsHandle
 from freerun.weights.files import FilePublisher
 from freerun.weights.shm import ShmPublisher
 from freerun.weights.subscribe import AnySubscriber

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from freerun.core import WeightsError
-from freerun.weights.base import WeightsHandle
+from freerun.core.reports import WeightsHandle
 from freerun.weights.ipc import NONE, Flat, _check
 
 

@@ -118,7 +118,7 @@ def test_a_reader_beside_a_busy_writer_never_sees_half_a_version(tmp_path: Path)
     try:
         for line, _ in zip(writer.stdout, range(150), strict=False):
             version, location, checksum = line.split()
-            from freerun.weights.base import WeightsHandle
+            from freerun.core.reports import WeightsHandle
 
             try:
                 got = ShmSubscriber().fetch(WeightsHandle("shm", int(version), location, checksum))["a"]

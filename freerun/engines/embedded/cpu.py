@@ -3,7 +3,7 @@
 import torch
 
 from freerun.engines.embedded.cache import Cache, PagedAttention
-from freerun.engines.embedded.flight import Flight
+from freerun.engines.embedded.launched_step import LaunchedStep
 from freerun.engines.embedded.sampler import uniform
 from freerun.engines.embedded.scheduler import Step
 from freerun.engines.embedded.shaping import sample_rows
@@ -21,7 +21,7 @@ class CpuRunner:
         self._cache = Cache(decoder.shape, blocks, block_tokens, decoder.embed.weight.dtype)
 
     @torch.inference_mode()
-    def launch(self, step: Step) -> Flight:
+    def launch(self, step: Step) -> LaunchedStep:
         self._cache.copy(step.copies)
         tokens = torch.tensor([token for chunk in step.chunks for token in chunk.tokens])
         positions = torch.tensor([position for chunk in step.chunks for position in range(chunk.start, chunk.end)])
@@ -33,7 +33,7 @@ class CpuRunner:
                 last.append(end - 1)
                 sequences.append(chunk.samples)
         if not sequences:
-            return Flight.none()
+            return LaunchedStep.none()
         drawn = [uniform(s.request.sampling.seed, s.index, len(s.tokens)) for s in sequences]
         chosen, logprobs = sample_rows(self._decoder.logits(hidden[last]), sequences, drawn)
-        return Flight(sequences, 1, lambda: ([[token] for token in chosen], [[logprob] for logprob in logprobs]))
+        return LaunchedStep(sequences, 1, lambda: ([[token] for token in chosen], [[logprob] for logprob in logprobs]))

@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from freerun.core import EngineError, FinishReason, Version
-from freerun.engines.base import Completion, Sampling, UpdateReport
+from freerun.core.reports import UpdateReport
+from freerun.engines.base import Completion, Sampling
 from freerun.engines.config import EngineConfig, OnUpdate
 from freerun.engines.embedded.blocks import Blocks
 from freerun.engines.embedded.cpu import CpuRunner
-from freerun.engines.embedded.flight import Flight
 from freerun.engines.embedded.latency import Latencies
+from freerun.engines.embedded.launched_step import LaunchedStep
 from freerun.engines.embedded.memory import cache_tokens
 from freerun.engines.embedded.scheduler import Scheduler, Step
 from freerun.engines.embedded.sequence import Request, Sequence
@@ -42,7 +43,7 @@ class Runner(Protocol):
     waited_s: float
     """How long the host has waited for the device, since the start."""
 
-    def launch(self, step: Step) -> Flight: ...
+    def launch(self, step: Step) -> LaunchedStep: ...
 
 
 class EmbeddedEngine:
@@ -60,7 +61,7 @@ class EmbeddedEngine:
         runner = self._runner
         step_tokens = config.tokens_a_step(on_gpu)
         self._scheduler = Scheduler(self._blocks, config.max_running, step_tokens, runner.burst, runner.ahead)
-        self._flight = Flight.none()
+        self._flight = LaunchedStep.none()
         self._ended: list[tuple[str, Completion]] = []
         """Answers that ended when somebody else than `step` had to wait for what was under way."""
         self._requests: dict[str, list[Sequence]] = {}
@@ -175,16 +176,16 @@ class EmbeddedEngine:
         if not ahead:
             self._ended += self._land()
         step = self._scheduler.schedule()
-        before, self._flight = self._flight, self._runner.launch(step) if step.chunks else Flight.none()
+        before, self._flight = self._flight, self._runner.launch(step) if step.chunks else LaunchedStep.none()
         ended, self._ended = self._ended + self._postprocess(before), []
         return ended if ahead else ended + self._land()
 
     def _land(self) -> list[tuple[str, Completion]]:
         """Wait for what is under way."""
-        flight, self._flight = self._flight, Flight.none()
+        flight, self._flight = self._flight, LaunchedStep.none()
         return self._postprocess(flight)
 
-    def _postprocess(self, flight: Flight) -> list[tuple[str, Completion]]:
+    def _postprocess(self, flight: LaunchedStep) -> list[tuple[str, Completion]]:
         """Stamp each token with the version that sampled it, and see who is done. What a sequence sampled after its
         end is thrown away."""
         ended, landed = [], flight.landed()

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from triton import next_power_of_2
 
 from freerun.engines.embedded import kernels
-from freerun.engines.embedded.reading import PAIRS, Reading
+from freerun.engines.embedded.prefill_layout import PAIRS, Reading
 from freerun.models.decoder import Decoder, Layer
 from freerun.models.shape import Shape
 

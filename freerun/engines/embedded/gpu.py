@@ -16,7 +16,7 @@ from torch import Tensor
 from triton import next_power_of_2
 
 from freerun.engines.embedded import sampling_kernels as kernels
-from freerun.engines.embedded.flight import Flight, Sampled
+from freerun.engines.embedded.burst_length import BurstLength
 from freerun.engines.embedded.fused import (
     DecodeAttention,
     DeviceCache,
@@ -26,8 +26,8 @@ from freerun.engines.embedded.fused import (
     tile_tokens,
     to_device,
 )
-from freerun.engines.embedded.pace import Pace
-from freerun.engines.embedded.reading import Reading, Room
+from freerun.engines.embedded.launched_step import LaunchedStep, Sampled
+from freerun.engines.embedded.prefill_layout import Reading, Room
 from freerun.engines.embedded.scheduler import Step
 from freerun.engines.embedded.sequence import UNKNOWN, Chunk, Sequence
 from freerun.engines.embedded.shaping import is_special, kernel_uniform, sample_rows
@@ -103,14 +103,14 @@ class GpuRunner:
         """Where the sequences of the last burst were."""
         self._inv_freq = decoder.inv_freq.float().cuda()
         self.burst = burst
-        self._pace = Pace(burst)
+        self._pace = BurstLength(burst)
         self.short = False
         self.waited_s = 0.0
         self._landed_s = 0.0
         torch._foreach_copy_([self._inv_freq], [self._inv_freq.clone()])  # loads what the first swap would wait for
 
     @torch.inference_mode()
-    def launch(self, step: Step) -> Flight:
+    def launch(self, step: Step) -> LaunchedStep:
         """The burst first: it keeps the device busy while the host launches, kernel by kernel, what is to be read.
         Neither needs the other's results."""
         self.cache.copy(step.copies)
@@ -150,12 +150,12 @@ class GpuRunner:
             work()
         return graph
 
-    def _decode(self, chunks: list[Chunk]) -> Flight:
+    def _decode(self, chunks: list[Chunk]) -> LaunchedStep:
         """Launch a burst."""
         sequences = [chunk.samples for chunk in chunks if chunk.samples]
         if not sequences:
             self._row_of = {}
-            return Flight.none()
+            return LaunchedStep.none()
         batch = next(size for size in self._batches if size >= len(chunks))
         self._load(chunks, sequences, batch)
         longest = max(chunk.end for chunk in chunks) + self.burst
@@ -166,7 +166,7 @@ class GpuRunner:
             graph.replay()
         return self._flight(sequences, steps)
 
-    def _decode_in_torch(self, sequences: list[Sequence], batch: int, longest: int) -> Flight:
+    def _decode_in_torch(self, sequences: list[Sequence], batch: int, longest: int) -> LaunchedStep:
         """One token each, when somebody asks for what the sampling kernels cannot do. The host waits for it."""
         self._row_of = {}
         start_s = time.monotonic()
@@ -176,9 +176,9 @@ class GpuRunner:
         tokens, logprobs = sample_rows(logits_RV, sequences, drawn)
         self._landed_s = time.monotonic()
         self.waited_s += self._landed_s - start_s
-        return Flight(sequences, 1, lambda: ([[token] for token in tokens], [[logprob] for logprob in logprobs]))
+        return LaunchedStep(sequences, 1, lambda: ([[token] for token in tokens], [[logprob] for logprob in logprobs]))
 
-    def _flight(self, sequences: list[Sequence], steps: int) -> Flight:
+    def _flight(self, sequences: list[Sequence], steps: int) -> LaunchedStep:
         """The results start for the host when the burst ends, whatever is launched behind it."""
         self._row_of = {sequence: row for row, sequence in enumerate(sequences)}
         where = slice(0, steps), slice(0, len(sequences))
@@ -197,7 +197,7 @@ class GpuRunner:
             self._landed_s = now_s
             return tokens.T.tolist(), logprobs.T.tolist()
 
-        return Flight(sequences, steps, land)
+        return LaunchedStep(sequences, steps, land)
 
     def _decode_once(self, batch: int, longest: int) -> None:
         """One step of all rows, on the device alone."""

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 from fastapi import FastAPI
 
+from freerun.core.reports import EngineStats, UpdateReport
 from freerun.engines import wire
-from freerun.engines.base import EngineStats, UpdateReport
 from freerun.engines.embedded.openai.parameters import IGNORED, REFUSED
 from freerun.engines.embedded.openai.requests import ChatBody, CompletionBody
 

@@ -8,7 +8,7 @@ from fastapi import FastAPI, Request, Response
 
 from freerun.engines import wire
 from freerun.engines.base import Completion
-from freerun.engines.embedded.asked import Ask, Asked, Piece
+from freerun.engines.embedded.pending import AnswerPart, AnswerRequest, PendingAnswers
 from freerun.engines.embedded.replies import DONE, Events, Refused, event, json, unless_gone
 from freerun.engines.embedded.thread import EngineThread
 from freerun.weights.base import Subscriber
@@ -22,7 +22,7 @@ def add_token_routes(app: FastAPI, thread: EngineThread) -> None:
         params = body.sampling_params
         if wrong := params.wrong():
             raise Refused(f"sampling_params: {wrong[0]} {wrong[1]}", wrong[0])
-        asked = await thread.ask([Ask(body.request_id, body.token_ids, params.sampling(), params.n)])
+        asked = await thread.ask([AnswerRequest(body.request_id, body.token_ids, params.sampling(), params.n)])
         if body.stream:
             return Events(_events(body.request_id, asked), asked.close)
         try:
@@ -34,17 +34,17 @@ def add_token_routes(app: FastAPI, thread: EngineThread) -> None:
     app.add_route(wire.GENERATE, generate, methods=["POST"])  # without FastAPI's look at parameters: this one is hot
 
 
-async def _events(id: str, asked: Asked) -> AsyncIterator[bytes]:
+async def _events(id: str, asked: PendingAnswers) -> AsyncIterator[bytes]:
     while pieces := await asked.together():
         yield event(wire.GenerateResponse(id, [_choice(piece) for piece in pieces]))
     yield DONE
 
 
-async def _choices(asked: Asked) -> list[wire.Choice]:
+async def _choices(asked: PendingAnswers) -> list[wire.Choice]:
     return sorted([_choice(piece) async for piece in asked], key=lambda choice: choice.index)
 
 
-def _choice(whole: Piece) -> wire.Choice:
+def _choice(whole: AnswerPart) -> wire.Choice:
     assert whole.finish is not None, "these are not followed, so they come whole"
     return wire.choice_of(
         Completion(whole.index, whole.tokens, whole.logprobs, whole.versions, whole.finish, whole.alternatives)

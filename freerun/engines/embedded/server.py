@@ -15,9 +15,9 @@ from fastapi import FastAPI
 
 from freerun.core import ConfigError
 from freerun.engines.config import EngineConfig
-from freerun.engines.embedded.doors import LimitsBodies, NeedsKey
 from freerun.engines.embedded.load import load_for_engine
-from freerun.engines.embedded.openai.routes import Desk, add_openai_routes
+from freerun.engines.embedded.middleware import LimitBodySize, RequireApiKey
+from freerun.engines.embedded.openai.routes import OpenAIService, add_openai_routes
 from freerun.engines.embedded.openai.text import Tokenizer
 from freerun.engines.embedded.openapi import describe
 from freerun.engines.embedded.replies import add_refusals
@@ -81,7 +81,7 @@ async def serve(
         else:
             engine = await loading
         thread = EngineThread(engine, asyncio.get_running_loop())
-        desk = Desk(thread, tokenizer, folder.resolve().name, engine.longest, engine.eos_token_ids)
+        desk = OpenAIService(thread, tokenizer, folder.resolve().name, engine.longest, engine.eos_token_ids)
         server = _server(desk.thread, app_of(desk, subscriber, api_key), where is not None)
         listening.listen(2048)
         ready(_url(listening))
@@ -91,16 +91,16 @@ async def serve(
             desk.thread.stop(within_s=_LAST_STEP_S if where else None)
 
 
-def app_of(desk: Desk, subscriber: Subscriber, api_key: str | None) -> FastAPI:
+def app_of(desk: OpenAIService, subscriber: Subscriber, api_key: str | None) -> FastAPI:
     app = FastAPI(title="Freerun embedded engine")
     add_refusals(app)
     add_token_routes(app, desk.thread)
     add_control_routes(app, desk.thread, subscriber)
     add_openai_routes(app, desk)
     describe(app)
-    app.add_middleware(LimitsBodies)
+    app.add_middleware(LimitBodySize)
     if api_key:
-        app.add_middleware(NeedsKey, key=api_key)
+        app.add_middleware(RequireApiKey, key=api_key)
     return app
 
 

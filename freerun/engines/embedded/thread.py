@@ -21,12 +21,13 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from freerun.core import EngineError, FinishReason, FreerunError, Version
-from freerun.engines.base import Completion, EngineStats, Span, UpdateReport
+from freerun.core.reports import EngineStats, Span, UpdateReport, WeightsHandle
+from freerun.engines.base import Completion
 from freerun.engines.config import OnUpdate
-from freerun.engines.embedded.asked import Ask, Asked, Piece
 from freerun.engines.embedded.metrics import Metrics
+from freerun.engines.embedded.pending import AnswerPart, AnswerRequest, PendingAnswers
 from freerun.engines.embedded.served import ServedEngine
-from freerun.weights.base import Subscriber, WeightsHandle
+from freerun.weights.base import Subscriber
 
 T = TypeVar("T")
 Call = tuple[Callable[[], Any], "Future[Any]"]
@@ -53,7 +54,7 @@ class EngineThread:
         self._engine = engine
         self._loop = loop
         self._calls: queue.SimpleQueue[Call] = queue.SimpleQueue()
-        self._asked: dict[str, Asked] = {}
+        self._asked: dict[str, PendingAnswers] = {}
         """The loop's; everything below is the thread's."""
         self._swaps: deque[Call] = deque()
         """Those that wait for answers to finish."""
@@ -82,12 +83,12 @@ class EngineThread:
         self._calls.put((function, future))
         return await asyncio.wrap_future(future)
 
-    async def ask(self, asks: Sequence[Ask], follow: bool = False) -> Asked:
+    async def ask(self, asks: Sequence[AnswerRequest], follow: bool = False) -> PendingAnswers:
         """Queue them all, or raise EngineError. With `follow`, tokens come as they are sampled."""
         if taken := [ask.id for ask in asks if ask.id in self._asked]:
             raise EngineError(f"there is a request {taken[0]!r} already")
         ids = [ask.id for ask in asks]
-        asked = Asked(asks, partial(self._forget, ids))
+        asked = PendingAnswers(asks, partial(self._forget, ids))
         self._asked |= dict.fromkeys(ids, asked)
         try:
             await self.call(lambda: self._submit(asks, follow))
@@ -268,7 +269,7 @@ class EngineThread:
             if wanted:
                 future.set_result(result)
 
-    def _submit(self, asks: Sequence[Ask], follow: bool) -> None:
+    def _submit(self, asks: Sequence[AnswerRequest], follow: bool) -> None:
         for ask in asks:
             self._engine.submit(ask.id, ask.prompt, ask.sampling, ask.n, ask.asked_s)
             if follow:
@@ -295,24 +296,24 @@ class EngineThread:
         if pieces:
             self._loop.call_soon_threadsafe(self._deliver, pieces)
 
-    def _rest(self, id: str, whole: Completion) -> Piece:
+    def _rest(self, id: str, whole: Completion) -> AnswerPart:
         """What of an answer that ended was not posted yet: all of it, unless it was followed."""
         self._finished[whole.finish] += 1
         if not (sent := self._sent[id][whole.index] if id in self._sent else 0):
             new = (whole.tokens, whole.logprobs, whole.versions)
         else:
             new = (whole.tokens[sent:], whole.logprobs[sent:], whole.versions[sent:])
-        return Piece(id, whole.index, *new, whole.finish, whole.alternatives[sent:])
+        return AnswerPart(id, whole.index, *new, whole.finish, whole.alternatives[sent:])
 
-    def _progress(self) -> Iterator[Piece]:
+    def _progress(self) -> Iterator[AnswerPart]:
         for id, sent in self._sent.items():
             for answer in self._engine.unfinished(id):
                 start, sent[answer.index] = sent[answer.index], len(answer.tokens)
                 if start < len(answer.tokens):
                     new = (answer.tokens[start:], answer.logprobs[start:], answer.versions[start:])
-                    yield Piece(id, answer.index, *new, None, answer.alternatives[start : len(answer.tokens)])
+                    yield AnswerPart(id, answer.index, *new, None, answer.alternatives[start : len(answer.tokens)])
 
-    def _deliver(self, pieces: list[Piece]) -> None:
+    def _deliver(self, pieces: list[AnswerPart]) -> None:
         for piece in pieces:
             if asked := self._asked.get(piece.id):
                 asked.put(piece)

@@ -26,7 +26,7 @@ class Said:
     alternatives: list[Alternatives] = field(default_factory=list)
 
 
-class Shape(Protocol):
+class ReplyFormat(Protocol):
     """One of the two routes' shapes."""
 
     prefix: str
@@ -46,7 +46,7 @@ class Shape(Protocol):
     def delta(self, said: Said) -> Json: ...
 
 
-class CompletionShape:
+class CompletionFormat:
     prefix = "cmpl"
     whole = chunk = "text_completion"
 
@@ -71,7 +71,7 @@ class CompletionShape:
     delta = choice
 
 
-class ChatShape:
+class ChatFormat:
     prefix = "chatcmpl"
     whole = "chat.completion"
     chunk = "chat.completion.chunk"
@@ -109,7 +109,7 @@ class Reply:
     id: str
     model: str
     created: int
-    shape: Shape
+    shape: ReplyFormat
     prompts: list[list[int]]
     n: int
     with_logprobs: bool

@@ -1,4 +1,4 @@
-"""OpenAI's routes: models, completions, chat completions. One `Desk` answers them all."""
+"""OpenAI's routes: models, completions, chat completions. One `OpenAIService` answers them all."""
 
 import asyncio
 import time
@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from fastapi import FastAPI, Request, Response
 
-from freerun.engines.embedded.asked import Ask, Asked, Piece
-from freerun.engines.embedded.openai.answers import ChatShape, CompletionShape, Json, Reply, Said, Shape, Word
+from freerun.engines.embedded.openai.answers import ChatFormat, CompletionFormat, Json, Reply, ReplyFormat, Said, Word
 from freerun.engines.embedded.openai.prompts import chat_prompt_of, prompts_of
 from freerun.engines.embedded.openai.requests import (
     Body,
@@ -21,12 +20,13 @@ from freerun.engines.embedded.openai.requests import (
     seed_of,
 )
 from freerun.engines.embedded.openai.text import AnswerText, Tokenizer
+from freerun.engines.embedded.pending import AnswerPart, AnswerRequest, PendingAnswers
 from freerun.engines.embedded.replies import DONE, Events, Refused, event, json, unless_gone
 from freerun.engines.embedded.thread import EngineThread
 
 
 @dataclass(slots=True)
-class Desk:
+class OpenAIService:
     """What answering needs to know."""
 
     thread: EngineThread
@@ -41,11 +41,11 @@ class Desk:
             raise Refused(f"there is no model {name!r} here, only {self.model!r}", "model", "model_not_found", 404)
 
     async def answer(
-        self, request: Request, body: CompletionBody | ChatBody, shape: Shape, prompts: list[list[int]]
+        self, request: Request, body: CompletionBody | ChatBody, shape: ReplyFormat, prompts: list[list[int]]
     ) -> Response:
         id, seed = f"{shape.prefix}-{uuid.uuid4().hex}", seed_of(body)
         asks = [
-            Ask(f"{id}-{number}", prompt, sampling_of(body, prompt, self.longest, seed), body.n)
+            AnswerRequest(f"{id}-{number}", prompt, sampling_of(body, prompt, self.longest, seed), body.n)
             for number, prompt in enumerate(prompts)
         ]
         reply = Reply(
@@ -77,7 +77,9 @@ class Desk:
 class Answers:
     """The texts of a request's answers, numbered over all its prompts."""
 
-    def __init__(self, body: Body, asks: list[Ask], tokenizer: Tokenizer, eos_token_ids: frozenset[int]) -> None:
+    def __init__(
+        self, body: Body, asks: list[AnswerRequest], tokenizer: Tokenizer, eos_token_ids: frozenset[int]
+    ) -> None:
         decode = tokenizer.readable if body.skip_special_tokens else tokenizer.decode
         how = body.stops(), eos_token_ids | set(body.stop_token_ids), body.include_stop_str_in_output
         self.count = len(asks) * body.n
@@ -89,18 +91,20 @@ class Answers:
             prompts = [decode(ask.prompt) for ask in asks]
             self._echoes = {index: prompts[index // body.n] for index in range(self.count)}
 
-    def said(self, piece: Piece) -> Said:
+    def said(self, piece: AnswerPart) -> Said:
         index = self._first[piece.id] + piece.index
         text = self._echoes.pop(index, "") + self._texts[index].add(piece.tokens, piece.finish)
         return Said(index, text, piece.tokens, piece.logprobs, piece.finish, piece.alternatives)
 
 
-async def _whole(reply: Reply, answers: Answers, asked: Asked) -> Response:
+async def _whole(reply: Reply, answers: Answers, asked: PendingAnswers) -> Response:
     choices = [reply.choice(answers.said(piece), is_whole=True) async for piece in asked]
     return json(reply.whole(sorted(choices, key=lambda choice: int(choice["index"]))))
 
 
-async def stream_of(reply: Reply, answers: Answers, asked: Asked, options: StreamOptions) -> AsyncIterator[bytes]:
+async def stream_of(
+    reply: Reply, answers: Answers, asked: PendingAnswers, options: StreamOptions
+) -> AsyncIterator[bytes]:
     def chunk(choice: Json) -> bytes:
         if options.include_usage:
             return event(reply.chunk(choice) | {"usage": reply.usage() if options.continuous_usage_stats else None})
@@ -123,7 +127,7 @@ async def stream_of(reply: Reply, answers: Answers, asked: Asked, options: Strea
     yield DONE
 
 
-def add_openai_routes(app: FastAPI, desk: Desk) -> None:
+def add_openai_routes(app: FastAPI, desk: OpenAIService) -> None:
     card = {"id": desk.model, "object": "model", "created": int(time.time()), "owned_by": "freerun"}
 
     @app.get("/v1/models")
@@ -140,11 +144,11 @@ def add_openai_routes(app: FastAPI, desk: Desk) -> None:
         body = read(await request.body(), CompletionBody)
         desk.check_model(body.model)
         prompts = await asyncio.to_thread(prompts_of, body, desk.tokenizer, desk.longest)  # a long text takes seconds
-        return await desk.answer(request, body, CompletionShape(), prompts)
+        return await desk.answer(request, body, CompletionFormat(), prompts)
 
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
         body = read(await request.body(), ChatBody)
         desk.check_model(body.model)
         prompt = await asyncio.to_thread(chat_prompt_of, body, desk.tokenizer, desk.longest)
-        return await desk.answer(request, body, ChatShape(), [prompt])
+        return await desk.answer(request, body, ChatFormat(), [prompt])

@@ -1,0 +1,32 @@
+"""`freerun bench packing`: micro-batches of as many tokens as fit, against a fixed number of them."""
+
+from dataclasses import dataclass
+
+from freerun.bench.trainer import bench_trainer, lengths_of, show
+from freerun.machine.gpus import visible_gpus
+
+
+@dataclass(frozen=True)
+class Work:
+    model: str
+    tokens: int
+    """Of a step."""
+    longest: int
+    """Tokens of the longest sequence."""
+    mu: float
+    """Lengths of sequences: lognormal(mu, 1)."""
+
+
+SMALL = Work("4m", tokens=6_000, longest=1_024, mu=4.0)
+"""For a CPU."""
+LARGE = Work("0.6b", tokens=200_000, longest=8_192, mu=6.2)
+"""For a GPU."""
+
+
+def bench_packing(model: str | None, tokens: int | None, longest: int | None, steps: int, json_only: bool) -> None:
+    """`bench trainer` with what is right for this comparison on this machine, where nothing else is said."""
+    work = LARGE if visible_gpus() else SMALL
+    lengths = lengths_of("lognormal", tokens or work.tokens, longest or work.longest, work.mu)
+    model = model or work.model
+    measured = bench_trainer(model, lengths, None, recompute=False, compare="fixed", steps=steps)
+    show("packing", model, lengths, measured, json_only)

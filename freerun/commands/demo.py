@@ -1,0 +1,72 @@
+"""`freerun demo`: from nothing to a policy that has learned, on a laptop, with every part of the real system.
+
+A model of 0.1M parameters is made, learns supervised until it reverses five letters now and then, and gets good at it
+by asynchronous reinforcement learning.
+"""
+
+import json
+import random
+import time
+from importlib.resources import as_file, files
+from pathlib import Path
+
+from freerun.commands.progress import SftProgress
+from freerun.config.load import load_config
+from freerun.config.text import Origins
+from freerun.config.tree import RunConfig
+from freerun.models.tiny import make_model
+from freerun.observe.folder import RunFolder
+from freerun.run import local
+from freerun.run.prepare import prepare, prepare_sft
+from freerun.run.supervised import sft
+
+LETTERS = "abcdefghij"
+LENGTH = 5
+HELD_OUT, RL_TASKS, SFT_TASKS = 512, 4_096, 16_384
+WARM_UP = (
+    "name=demo-warm-up", "train.lr=1e-3", "train.warmup_steps=1", "train.decay_steps=0", "sft.batch_size=128",
+    "sft.until=0.35", "sft.check_every=10", "sft.steps=2000",
+)  # fmt: skip
+
+
+async def run_demo(seed: int, max_staleness: int, steps: int | None, runs: Path = Path("runs")) -> str:
+    """The demo's last line."""
+    start_s = time.monotonic()
+    made = RunFolder.create(runs, "demo-start")
+    make_model(made.path / "model", LETTERS + ">", seed)
+    write_tasks(made.path, seed)
+    print(f"1 of 2: a tiny model, made from nothing in {made.path}, learns from answers until it gets a third right")
+    prepared = prepare_sft(*_config(made.path, seed, *WARM_UP, f"data.source={made.path / 'sft.jsonl'}"))
+    with SftProgress(prepared.config.sft.steps) as progress:
+        warm = await sft(prepared, progress.stepped, progress.evaluated)
+    print("2 of 2: now it learns from rewards alone, generating and training at the same time in two processes")
+    changes = [f"model.path={warm.checkpoints / 'last'}", f"control.max_staleness={max_staleness}"]
+    changes += [f"control.steps={steps}", f"train.decay_steps={steps}"] if steps else []
+    outcome = await local.train(prepare(*_config(made.path, seed, *changes)))
+    first, last = outcome.evaluations[0], outcome.evaluations[-1]
+    stalest = max(record.staleness_max for record in outcome.steps)
+    print(f"look at {outcome.folder.report}")
+    return (
+        f"demo: reward {first.reward_mean:.2f} -> {last.reward_mean:.2f} in {time.monotonic() - start_s:.0f} s, "
+        f"staleness max {stalest} (bound {max_staleness})"
+    )
+
+
+def _config(made: Path, seed: int, *overrides: str) -> tuple[RunConfig, Origins]:
+    paths = [f"model.path={made / 'model'}", f"data.source={made / 'train.jsonl'}", f"runs={made.parent}"]
+    paths += [f"held_out.source={made / 'held_out.jsonl'}", f"seed={seed}"]
+    with as_file(files("freerun.commands") / "demo.yaml") as file:
+        return load_config(file, [*paths, *overrides])
+
+
+def write_tasks(folder: Path, seed: int) -> None:
+    """Three disjoint sets of words: held out, to learn from rewards, and to learn from answers."""
+    dice = random.Random(seed)
+    words: dict[str, None] = {}
+    while len(words) < HELD_OUT + RL_TASKS + SFT_TASKS:
+        words["".join(dice.choices(LETTERS, k=LENGTH))] = None
+    left = list(words)
+    for name, count in (("held_out", HELD_OUT), ("train", RL_TASKS), ("sft", SFT_TASKS)):
+        taken, left = left[:count], left[count:]
+        rows = [{"prompt": f"{word}>", "answer": word[::-1]} for word in taken]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -1,0 +1,45 @@
+"""`freerun export`: a checkpoint as an ordinary Hugging Face folder."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from freerun.control.state import read_state
+from freerun.core import ConfigError
+from freerun.models.shape import read_shape
+from freerun.models.tokenizer import load_tokenizer
+from freerun.observe.folder import RunFolder
+from freerun.run.identity import identity, refuse_another_model
+from freerun.run.resume import Found, load_run, newest_checkpoint
+from freerun.train.checkpoint_folder import CONTROL, damage, version_of
+
+
+def export(source: Path, out: Path, note: Callable[[str], None] = print) -> Path:
+    """`source` is a checkpoint, or a run's folder, and then its newest one that can be read. Says which it was.
+
+    The learner that would go on from it writes it, so what is exported is what the run itself would have saved.
+    """
+    folder = RunFolder(source if version_of(source) is None else source.resolve().parent.parent)
+    config, _ = load_run(folder)
+    found = newest_checkpoint(folder) if version_of(source) is None else only(source)
+    for path, why in found.damaged.items():
+        note(f"{path} is damaged ({why}); {found.checkpoint.name} is the newest that is whole")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out} is not empty: name a new folder")
+    model = Path(config.model.path)
+    now = identity(config, read_shape(model), load_tokenizer(model))
+    refuse_another_model(found.checkpoint, found.state.model, now, config.model.path)
+
+    from freerun.train.checkpoint import load_checkpoint
+    from freerun.train.learner import Learner
+
+    learner = Learner.from_folder(model, config.train, config.rollout.temperature, config.seed)
+    load_checkpoint(found.checkpoint, learner)
+    learner.save(out, like=model)
+    return found.checkpoint
+
+
+def only(checkpoint: Path) -> Found:
+    """That one, or none."""
+    if wrong := damage(checkpoint):
+        raise ConfigError(f"{checkpoint} is damaged ({wrong}): export the run's folder for the newest that is whole")
+    return Found(checkpoint, read_state(checkpoint / CONTROL), {})

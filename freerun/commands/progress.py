@@ -1,0 +1,50 @@
+"""Progress of the jobs that are not a training run: a bar on a terminal, plain lines elsewhere."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from freerun.core.reports import Evaluation, StepResult
+
+
+class SftProgress:
+    """A context manager for `sft`: loss as it falls, and how good the policy is when that is looked at."""
+
+    def __init__(self, steps: int, console: Console | None = None) -> None:
+        self._console = console or Console()
+        columns = (TextColumn("supervised"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+        self._bar = Progress(
+            *columns, TimeRemainingColumn(), console=self._console, disable=not self._console.is_terminal
+        )
+        self._task = self._bar.add_task("", total=steps)
+        self._loss = float("nan")
+
+    def __enter__(self) -> "SftProgress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def stepped(self, step: int, result: StepResult) -> None:
+        self._loss = result.metrics["loss"]
+        self._bar.update(self._task, completed=step, description=f"loss {self._loss:.3f}")
+        if not self._console.is_terminal and (step == 1 or step % 100 == 0):
+            self._console.print(f"supervised step {step}: loss {self._loss:.3f}", highlight=False)
+
+    def evaluated(self, step: int, evaluation: Evaluation) -> None:
+        self._console.print(
+            f"supervised step {step}: loss {self._loss:.3f}, pass@1 {evaluation.pass_at_1:.2f}",
+            highlight=False,
+        )
+
+
+@contextmanager
+def counting(what: str, total: int) -> Iterator[Callable[[], None]]:
+    """A function to call once for each thing done."""
+    console = Console(stderr=True)
+    with Progress(TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda: bar.advance(task)

@@ -1,0 +1,45 @@
+"""`freerun score`: how likely a model finds given answers. No engine, no rewards: the trainer's forward pass alone."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import exp
+from pathlib import Path
+
+from freerun.run.prepare import Prepared, example_of
+
+_AT_A_TIME = 64
+"""Answers between two signs of life."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Of all answers together."""
+
+    answers: int
+    tokens: int
+    logprob: float
+
+    @property
+    def perplexity(self) -> float:
+        return exp(-self.logprob / max(self.tokens, 1))
+
+
+def score(prepared: Prepared, out: Path | None, progress: Callable[[], None]) -> Scored:
+    """Every row of `data`; with `out`, a line of JSON for each: its id and the log-probability of each token."""
+    from freerun.train.learner import Learner
+
+    config = prepared.config
+    learner = Learner.from_folder(Path(config.model.path), config.train, 1.0, config.seed)
+    lines: list[str] = []
+    tokens, total = 0, 0.0
+    for start in range(0, len(prepared.tasks), _AT_A_TIME):
+        tasks = prepared.tasks[start : start + _AT_A_TIME]
+        scores = learner.score([example_of(task, prepared) for task in tasks])
+        for task, logprobs in zip(tasks, scores, strict=True):
+            lines.append(json.dumps({"id": task.id, "logprob": sum(logprobs), "logprobs": logprobs}) + "\n")
+            tokens, total = tokens + len(logprobs), total + sum(logprobs)
+            progress()
+    if out:
+        out.write_text("".join(lines))
+    return Scored(len(lines), tokens, total)

@@ -1,0 +1,91 @@
+"""What the processes of a run report: plain data that the loop passes on to whoever observes it."""
+
+from dataclasses import dataclass, field
+
+from freerun.core.nouns import Version
+
+
+@dataclass(slots=True, frozen=True)
+class WeightsHandle:
+    """Where a complete version can be had. Plain strings and numbers: it travels as JSON."""
+
+    backend: str
+    version: Version
+    location: str
+    checksum: str = ""
+
+
+@dataclass(slots=True, frozen=True)
+class UpdateReport:
+    """What a weight update cost an engine."""
+
+    version: Version
+    pause_s: float
+    """From the end of the last step with the old weights to the moment the new ones were in place."""
+    recomputed_tokens: int
+    """How many cached tokens must be rebuilt with the new weights (0 with `keep`)."""
+    idle_s: float = 0.0
+    """How long the engine has had nothing to do, since it started."""
+
+
+@dataclass(slots=True)
+class Span:
+    """A stretch of time, in seconds of the machine's monotonic clock, that a part spent on something."""
+
+    track: str
+    name: str
+    start_s: float
+    end_s: float
+    args: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class EngineStats:
+    """A snapshot. Counters only grow; `spans` are those that ended since the previous snapshot."""
+
+    version: Version
+    running: int
+    waiting: int
+    tokens: int
+    idle_s: float
+    first_token_s: float = 0.0
+    """From the last swap of weights to the first tokens sampled with them, rebuilding of caches included."""
+    spans: list[Span] = field(default_factory=list)
+
+
+PUBLISH = "publish"
+"""The last phase of a step: its version is learned, and made available."""
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What one step did. `phases` are (name, start, end) in seconds of the machine's monotonic clock."""
+
+    version: Version
+    """The trainer's version after the step."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    phases: list[tuple[str, float, float]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    """Figures that left their healthy range with this step, and the likely cause."""
+    weights: WeightsHandle | None = None
+    """That version, published. Supervised steps publish nothing."""
+
+    @property
+    def learned_s(self) -> float:
+        """When the version was there, and not yet published. A step without phases has no clock."""
+        return max((end_s for name, _, end_s in self.phases if name != PUBLISH), default=0.0)
+
+
+@dataclass(slots=True, frozen=True)
+class Evaluation:
+    tasks: int
+    k: int
+    pass_at_1: float
+    low: float
+    high: float
+    """The 95% confidence interval of pass@1."""
+    pass_at_k: float
+    reward_mean: float
+    truncated_share: float
+    judge_failures: int
+    """Samples that could not be judged. They count as not passed."""

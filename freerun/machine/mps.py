@@ -1,0 +1,169 @@
+"""NVIDIA's MPS: lets two processes use one GPU at the same time, where the driver alone would give them turns.
+
+A run has a daemon of its own, with its own folders; neither the card's settings nor anybody else's daemon is touched.
+The daemon belongs to a keeper, which is this module run as a program: when the run ends, in whatever way, kill -9
+included, the keeper's standard input closes, and it ends the daemon and whatever that has started.
+"""
+
+import asyncio
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from freerun.core import FreerunError
+
+_DAEMON = "nvidia-cuda-mps-control"
+_START_S, _END_S = 20.0, 5.0
+READY, _NO_CUDA = "ready", 3
+
+
+class Mps:
+    """An async context manager: inside, a daemon runs. Raises MpsRefused where that does not work."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` is private to the run, and its path short: sockets are made in it."""
+        self._folder = folder
+
+    @staticmethod
+    def missing() -> str | None:
+        """Why there can be no daemon here; None when there may be."""
+        return None if shutil.which(_DAEMON) else f"{_DAEMON} is not installed; it comes with NVIDIA's driver"
+
+    def environment(self, high_priority: bool) -> dict[str, str]:
+        """For a process that is to share the GPU; of two, the one of high priority goes first."""
+        return _folders(self._folder) | {"CUDA_MPS_CLIENT_PRIORITY": "0" if high_priority else "1"}
+
+    async def __aenter__(self) -> "Mps":
+        if why := self.missing():
+            raise MpsRefused(why)
+        self._supervisor = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "freerun.machine.mps", str(self._folder)),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,  # a Ctrl-C in the terminal is not for it
+        )
+        assert self._supervisor.stdout
+        said = (await self._supervisor.stdout.readline()).decode().strip()
+        if said != READY:
+            await self._supervisor.wait()
+            raise MpsRefused(said or "its keeper died")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._supervisor.stdin
+        self._supervisor.stdin.close()
+        await self._supervisor.wait()
+
+
+class MpsRefused(FreerunError):
+    """There is no MPS to be had here, and why."""
+
+
+def keep(folder: Path) -> None:
+    """Run a daemon until standard input closes. Says whether it works, by trying."""
+    environment = os.environ | _folders(folder)
+    environment.pop("CUDA_MPS_CLIENT_PRIORITY", None)
+    for place in _folders(folder).values():
+        Path(place).mkdir(parents=True, exist_ok=True)
+    daemon = subprocess.Popen([_DAEMON, "-f"], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    closed = threading.Event()
+    threading.Thread(target=_until_closed, args=(closed,), daemon=True).start()
+    try:
+        said = _try(environment, daemon)
+        print(said, flush=True)
+        while said == READY and not closed.wait(0.2) and daemon.poll() is None:
+            pass
+    finally:
+        _end(daemon, folder, environment)
+
+
+def _until_closed(closed: threading.Event) -> None:
+    os.read(0, 1)
+    closed.set()
+
+
+def _try(environment: dict[str, str], daemon: "subprocess.Popen[bytes]") -> str:
+    """A process of its own: a context on the GPU, memory there, and a server of the daemon that it goes through."""
+    deadline_s, why = time.monotonic() + _START_S, "it did not start"
+    while time.monotonic() < deadline_s and daemon.poll() is None:
+        try:
+            tried = subprocess.run(
+                [sys.executable, "-m", "freerun.machine.mps", "--try"],
+                env=environment, capture_output=True, text=True, timeout=_START_S,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return "a process under its daemon hung"
+        if tried.returncode == 0:
+            return READY
+        if tried.returncode == _NO_CUDA:
+            return "there is no libcuda here"
+        why = (tried.stderr.strip().splitlines() or [f"code {tried.returncode}"])[-1]
+        time.sleep(0.1)  # the daemon may not listen yet
+    return f"its daemon ended with code {daemon.poll()}" if daemon.poll() is not None else f"CUDA fails under it: {why}"
+
+
+def use_the_gpu() -> None:
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        sys.exit(_NO_CUDA)
+    context, memory = ctypes.c_void_p(), ctypes.c_uint64()
+    for call, arguments in (
+        ("cuInit", (0,)),
+        ("cuDevicePrimaryCtxRetain", (ctypes.byref(context), 0)),
+        ("cuCtxSetCurrent", (context,)),
+        ("cuMemAlloc_v2", (ctypes.byref(memory), ctypes.c_size_t(2**20))),
+    ):
+        if code := getattr(cuda, call)(*arguments):
+            sys.exit(f"{call} gave {code}")
+    if not _ask("get_server_list", dict(os.environ)).strip():
+        sys.exit("the GPU works, but not through it")
+
+
+def _end(daemon: "subprocess.Popen[bytes]", folder: Path, environment: dict[str, str]) -> None:
+    """Ask, then insist, on whatever the daemon has started too."""
+    with suppress(subprocess.TimeoutExpired):
+        _ask("quit -t 1", environment)
+        daemon.wait(_END_S)
+    for process in running_daemons(folder):
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    daemon.wait()
+
+
+def _ask(command: str, environment: dict[str, str]) -> bytes:
+    """What the daemon of these folders replies."""
+    return subprocess.run(
+        [_DAEMON], input=f"{command}\n".encode(), env=environment, capture_output=True, timeout=_END_S
+    ).stdout
+
+
+def running_daemons(folder: Path) -> list[int]:
+    """Daemons and servers of these folders, by their environment."""
+    marker = f"CUDA_MPS_PIPE_DIRECTORY={_folders(folder)['CUDA_MPS_PIPE_DIRECTORY']}".encode()
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            is_mps = (process / "comm").read_text().startswith("nvidia-cuda-mps")
+            if is_mps and marker in (process / "environ").read_bytes().split(b"\0"):
+                found.append(int(process.name))
+    return found
+
+
+def _folders(folder: Path) -> dict[str, str]:
+    return {"CUDA_MPS_PIPE_DIRECTORY": str(folder / "pipe"), "CUDA_MPS_LOG_DIRECTORY": str(folder / "log")}
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--try":
+        use_the_gpu()
+    else:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends with its parent, not before
+        keep(Path(sys.argv[1]))

@@ -1,0 +1,115 @@
+"""Everything that can be found wrong before a process starts, found here."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from freerun.config.text import Origins
+from freerun.config.tree import RunConfig
+from freerun.core import ConfigError, DataError, FinishReason, Sample, Task
+from freerun.core.nouns import NOT_SAMPLED
+from freerun.data.stream import TaskStream
+from freerun.data.tasks import load_tasks
+from freerun.models.shape import Shape, read_shape
+from freerun.models.tokenizer import load_tokenizer
+from freerun.run.identity import identity
+
+
+@dataclass
+class Prepared:
+    """A configuration whose files exist and whose data is loaded."""
+
+    config: RunConfig
+    origins: Origins
+    shape: Shape
+    tokenizer: Any
+    tasks: list[Task]
+    held_out: list[Task]
+
+    @property
+    def held_out_overlap(self) -> str | None:
+        """Said when tasks to evaluate on are trained on too: the evaluation then flatters."""
+        trained = {tuple(task.prompt_tokens) for task in self.tasks}
+        again = sum(tuple(task.prompt_tokens) in trained for task in self.held_out)
+        if not again:
+            return None
+        return f"{again} of the {len(self.held_out)} held_out tasks are in data too: what is new to it shows less"
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What says which model this is; a checkpoint remembers it."""
+        return identity(self.config, self.shape, self.tokenizer)
+
+    def stream(self, epochs: int | None) -> TaskStream:
+        """The tasks to train on, in their order."""
+        return TaskStream(self.tasks, seed=self.config.seed, shuffle=self.config.data.shuffle, epochs=epochs)
+
+
+def prepare(config: RunConfig, origins: Origins) -> Prepared:
+    """For `train`: also that a batch can be filled and that the longest answer fits the model."""
+    prepared = _load(config, origins)
+    config.reward.check()
+    config.reward.check_tasks(prepared.tasks + prepared.held_out)
+    if config.control.groups_per_step > len(prepared.tasks):
+        raise DataError(
+            f"control.groups_per_step is {config.control.groups_per_step}, but {config.data.source} has only "
+            f"{len(prepared.tasks)} tasks; lower it, or add data"
+        )
+    longest = max(len(task.prompt_tokens) for task in prepared.tasks + prepared.held_out)
+    if longest + config.rollout.max_new_tokens > prepared.shape.max_positions:
+        raise ConfigError(
+            f"the longest prompt has {longest} tokens, and with rollout.max_new_tokens={config.rollout.max_new_tokens} "
+            f"that exceeds the model's {prepared.shape.max_positions} positions; lower rollout.max_new_tokens"
+        )
+    return prepared
+
+
+def prepare_sft(config: RunConfig, origins: Origins) -> Prepared:
+    if config.sft.until is not None:
+        config.reward.check()
+    prepared = _load(config, origins, learns_answers=True)
+    if config.sft.until is not None:
+        config.reward.check_tasks(prepared.held_out)
+    return prepared
+
+
+def prepare_eval(config: RunConfig, origins: Origins) -> Prepared:
+    """Held-out tasks only; without `held_out`, those of `data`."""
+    config.reward.check()
+    shape, tokenizer = _load_model(config)
+    tasks = load_tasks(config.held_out or config.data, tokenizer)
+    config.reward.check_tasks(tasks)
+    return Prepared(config, origins, shape, tokenizer, [], tasks)
+
+
+def _load(config: RunConfig, origins: Origins, learns_answers: bool = False) -> Prepared:
+    shape, tokenizer = _load_model(config)
+    tasks = load_tasks(config.data, tokenizer, needs_answer=learns_answers)
+    held_out = load_tasks(config.held_out, tokenizer) if config.held_out else []
+    return Prepared(config, origins, shape, tokenizer, tasks, held_out)
+
+
+def _load_model(config: RunConfig) -> tuple[Shape, Any]:
+    folder = Path(config.model.path)
+    return read_shape(folder), load_tokenizer(folder)
+
+
+def _end(prepared: Prepared) -> list[int]:
+    """Of the tokens that end an answer the tokenizer's own, which its chat template ends a turn with."""
+    ends, own = prepared.shape.eos_token_ids, prepared.tokenizer.eos_token_id
+    if own is not None and (own in ends or not ends):
+        return [own]
+    return list(ends[:1])
+
+
+def example_of(task: Task, prepared: Prepared) -> Sample:
+    """A prompt and its reference answer, ended by the model's end token, as something to learn from."""
+    answer = prepared.tokenizer.encode(task.answer, add_special_tokens=False) + _end(prepared)
+    given, length = len(task.prompt_tokens), len(task.prompt_tokens) + len(answer)
+    return Sample(
+        tokens=task.prompt_tokens + answer,
+        loss_mask=[position >= given for position in range(length)],
+        behavior_logprobs=[0.0] * length,
+        versions=[NOT_SAMPLED] * length,
+        finish=FinishReason.STOP,
+    )

@@ -1,0 +1,95 @@
+"""`freerun resume`: an old run's folder, checked and made ready to go on from its newest checkpoint that is whole.
+
+Everything the user can have got wrong is found here, before anything is changed or started. The run keeps its
+configuration, save for the overrides, and its data: positions in other data would mean other tasks.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from freerun.config.load import load_config
+from freerun.config.text import Origins, origins_in
+from freerun.config.tree import RunConfig
+from freerun.control.state import ControlState, read_state
+from freerun.core import ConfigError, DataError
+from freerun.observe.folder import RunFolder
+from freerun.run.identity import refuse_another_model
+from freerun.run.prepare import Prepared, prepare, prepare_sft
+from freerun.run.start import Start
+from freerun.train.checkpoint_folder import CONTROL, CheckpointFolder, damage
+
+
+@dataclass(frozen=True)
+class Found:
+    """The newest checkpoint that can be read, and the newer ones that cannot, with what is wrong with each."""
+
+    checkpoint: Path
+    state: ControlState
+    damaged: dict[Path, str]
+
+
+def resume(path: Path, overrides: Sequence[str]) -> tuple[Prepared, Start]:
+    folder = RunFolder(path)
+    if kept := [override for override in overrides if override.startswith(("name=", "runs="))]:
+        raise ConfigError(f"{kept[0]}: a run that goes on keeps its folder, {path}; leave that out")
+    config, origins = load_run(folder, overrides)
+    found = newest_checkpoint(folder)
+    checkpoint, state = found.checkpoint, found.state
+    refuse_if_complete(folder, config, state)
+    prepared = (prepare_sft if state.supervised else prepare)(config, origins)
+    refuse_another_model(checkpoint, state.model, prepared.identity, config.model.path)
+    if state.data != prepared.stream(None).fingerprint:
+        raise DataError(
+            f"the tasks of {config.data.source}, or their order, have changed since {checkpoint} was made: bring them "
+            f"back; or take the model as it is (freerun export {folder.path} MODEL), and begin a new run with it"
+        )
+    return prepared, Start(folder, state, checkpoint, found.damaged)
+
+
+def load_run(folder: RunFolder, overrides: Sequence[str] = ()) -> tuple[RunConfig, Origins]:
+    """The configuration of a run, with where each value came from in the first place."""
+    if not folder.config.is_file():
+        inside = [parent for parent in folder.path.resolve().parents if RunFolder(parent).config.is_file()]
+        hint = f"; you may mean {inside[0]}" if inside else ""
+        raise ConfigError(f"{folder.path} is not a run's folder: it has no config.yaml{hint}")
+    config, origins = load_config(folder.config, overrides)
+    changed = {key: origin for key, origin in origins.items() if origin != folder.config.name}
+    return config, origins_in(folder.config.read_text(encoding="utf-8")) | changed
+
+
+def newest_checkpoint(folder: RunFolder) -> Found:
+    damaged: dict[Path, str] = {}
+    for checkpoint in reversed(CheckpointFolder(folder.checkpoints).whole().values()):
+        if wrong := damage(checkpoint):
+            damaged[checkpoint] = wrong
+            continue
+        try:
+            return Found(checkpoint, read_state(checkpoint / CONTROL), damaged)
+        except ConfigError as error:
+            damaged[checkpoint] = str(error)
+    if not damaged:
+        raise ConfigError(f"{folder.checkpoints} holds no checkpoint: set train.save_every before the next run")
+    told = "; ".join(f"{path.name}: {why}" for path, why in damaged.items())
+    raise ConfigError(f"no checkpoint of {folder.checkpoints} can be read ({told}): begin a new run")
+
+
+def refuse_if_complete(folder: RunFolder, config: RunConfig, state: ControlState) -> None:
+    steps, knob = (config.sft.steps, "sft.steps") if state.supervised else (config.control.steps, "control.steps")
+    if state.version >= steps:
+        raise ConfigError(f"{folder.path} is complete: {state.version} steps are done; raise {knob} to go on")
+    epochs = None if state.supervised else config.control.epochs
+    if epochs is not None and state.position.epoch >= epochs and not state.owed:
+        raise ConfigError(f"{folder.path} is complete: its data is used up; raise control.epochs to go on")
+
+
+def can_go_on(folder: RunFolder) -> bool:
+    return bool(CheckpointFolder(folder.checkpoints).whole())
+
+
+def how_to_go_on(folder: RunFolder) -> str:
+    """The last words of a run that was stopped."""
+    whole = list(CheckpointFolder(folder.checkpoints).whole())
+    if not whole:
+        return f"stopped; what was done so far is in {folder.path}"
+    return f"stopped; step {whole[-1]} is saved; go on with: freerun resume {folder.path}"

@@ -1,0 +1,64 @@
+"""Where a run begins: in a folder of its own at version 0, or in an old one where a checkpoint left off."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from freerun.config.text import dump
+from freerun.control.state import ControlState
+from freerun.observe.folder import RunFolder, keep_lines, writing
+from freerun.run.prepare import Prepared
+from freerun.train.checkpoint_folder import CheckpointFolder
+
+
+@dataclass(frozen=True)
+class Start:
+    folder: RunFolder
+    state: ControlState = field(default_factory=ControlState)
+    checkpoint: Path | None = None
+    """What the trainer loads; a new run begins with the model."""
+    damaged: dict[Path, str] = field(default_factory=dict)
+    """Newer checkpoints that cannot be read, and why."""
+
+    @property
+    def notes(self) -> list[str]:
+        aside = "it is kept aside, for you to look at or delete"
+        damaged = [f"{path.name} is damaged ({why}): {aside}" for path, why in self.damaged.items()]
+        return damaged + ([f"goes on from {self.checkpoint}"] if self.checkpoint else [])
+
+    @contextmanager
+    def opened(self) -> Iterator[RunFolder]:
+        """The folder, ours alone, as it was when the checkpoint was made.
+
+        Lines about later steps go, for those steps are done again; so do half-written checkpoints. The timeline keeps
+        what happened. The configuration is still the old one: see `begun`.
+        """
+        with self.folder.locked():
+            checkpoint_folder = CheckpointFolder(self.folder.checkpoints)
+            for path in self.damaged:
+                checkpoint_folder.put_aside(path)
+            checkpoint_folder.tidy()
+            for file in (self.folder.metrics, self.folder.evals, self.folder.samples):
+                keep_lines(file, lambda line: line["step"] <= self.state.version)
+            yield self.folder
+
+    def begun(self, prepared: Prepared) -> None:
+        """The checkpoint is loaded and every process is up: from now on the run has this configuration. A resume that
+        fails before that leaves the one that was, with which the run can go on."""
+        if self.checkpoint:
+            write_config(self.folder, prepared)
+
+
+def create_folder(prepared: Prepared) -> RunFolder:
+    folder = RunFolder.create(Path(prepared.config.runs), prepared.config.name)
+    write_config(folder, prepared)
+    return folder
+
+
+def write_config(folder: RunFolder, prepared: Prepared) -> None:
+    """Whole or not at all: a run without it cannot be resumed."""
+    draft = folder.config.with_name("config.yaml.draft")
+    with writing(folder.config):
+        draft.write_text(dump(prepared.config, prepared.origins), encoding="utf-8")
+        draft.replace(folder.config)

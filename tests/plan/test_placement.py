@@ -1,0 +1,234 @@
+"""Who gets which GPU and how much of it. The arithmetic is tested here, on made-up GPUs; tests/run/test_one_gpu.py
+runs it on a real one."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from freerun.config.load import load_config
+from freerun.config.tree import RunConfig
+from freerun.core import ConfigError
+from freerun.machine.gpus import Gpu, are_untold, chosen, name_by_uuid, visible_gpus
+from freerun.models.shape import shape_of
+from freerun.plan.memory import plan_memory
+from freerun.plan.placement import place
+from freerun.rewards.config import RewardConfig
+from freerun.run.assignment import judging
+
+GB = 2**30
+LISTED = "0, GPU-aaa, NVIDIA H200, 143771, 143000\n1, GPU-abb, NVIDIA H200, 143771, 1000\n2, GPU-ccc, X, 81559, 81000\n"
+
+
+def gpus(count: int, free: float = 139.0) -> list[Gpu]:
+    return [Gpu(f"GPU-{i}", "H200", 140 * GB, int(free * GB)) for i in range(count)]
+
+
+def config(*overrides: str) -> RunConfig:
+    return load_config(None, ["model.path=m", "data.source=d", *overrides])[0]
+
+
+def shape(layers: int, hidden: int, heads: int, kv: int, ffn: int) -> Any:
+    return shape_of(
+        {"model_type": "qwen3", "vocab_size": 151_936, "hidden_size": hidden, "num_hidden_layers": layers,
+         "head_dim": 128, "num_attention_heads": heads, "num_key_value_heads": kv, "intermediate_size": ffn,
+         "tie_word_embeddings": True}
+    )  # fmt: skip
+
+
+MEDIUM = shape(28, 1536, 12, 2, 8960)
+LARGE = shape(36, 4096, 32, 8, 12288)
+
+
+def test_cuda_visible_devices_is_read_as_cuda_reads_it() -> None:
+    def seen(names: str | None) -> list[str]:
+        return [gpu.uuid for gpu in chosen(LISTED, names)]
+
+    assert seen(None) == ["GPU-aaa", "GPU-abb", "GPU-ccc"]
+    assert seen("2,0") == ["GPU-ccc", "GPU-aaa"]
+    assert seen("GPU-ab") == ["GPU-abb"]
+    assert seen("0,7,1") == ["GPU-aaa"]
+    assert seen("") == []
+    assert chosen(LISTED, "1")[0].free == 1000 * 2**20
+    assert chosen("0, GPU-aaa, GB10, [N/A], [N/A]\n", None) == []
+
+
+def test_judges_get_the_processors_that_the_rest_of_a_run_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    def workers(cores: int, *overrides: str, engines: int = 1, ranks: int = 1) -> int:
+        monkeypatch.setattr("freerun.rewards.config.processors", lambda: cores)
+        return judging(config(*overrides), engines, ranks).processes
+
+    assert workers(2) == 1
+    assert workers(16) == 13, "one engine, one trainer, the controller"
+    assert workers(16, "engine.threads=4", "train.threads=2", engines=2, ranks=2) == 3
+    assert workers(192) == 32
+    assert workers(16, "reward.workers=5") == 5
+    assert RewardConfig().processes == 16, "a judge alone"
+
+
+def driver_says(listed: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = folder / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\ncat <<'EOF'\n{listed}EOF\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+@pytest.mark.parametrize(
+    ("listed", "names", "untold"),
+    [
+        (LISTED, None, False),
+        (LISTED, "1", False),
+        (LISTED, "", False),
+        (LISTED, "MIG-1234", True),
+        ("0, GPU-aaa, GB10, [N/A], [N/A]\n", None, True),
+        ("", None, False),
+        (LISTED, "-1", False),
+        (LISTED, "NoDevFiles", False),
+        (LISTED, "7", False),
+        ("No devices were found\n", None, False),
+        ("0, GPU-aaa, GB10, Rev. 2, [N/A], [N/A]\n", "0", True),
+    ],
+)
+def test_gpus_whose_memory_nobody_tells_are_noticed(
+    listed: str, names: str | None, untold: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver_says(listed, tmp_path, monkeypatch)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if names is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
+    assert are_untold() == untold
+
+
+@pytest.mark.parametrize(
+    ("given", "then"),
+    [("2,0", "GPU-ccc,GPU-aaa"), ("1", "GPU-abb"), ("GPU-ab", "GPU-ab"), ("7", "7"), ("", ""), (None, None)],
+)
+def test_gpus_that_were_given_by_number_go_by_name(
+    given: str | None, then: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver_says(LISTED, tmp_path, monkeypatch)
+    if given is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    before = visible_gpus()
+    name_by_uuid()
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == then
+    assert visible_gpus() == before
+
+
+def test_one_gpu_is_shared() -> None:
+    placement = place(config(), gpus(1))
+    assert placement.engines == [0]
+    assert placement.ranks == [0]
+    assert placement.evaluator == 0
+    assert placement.shared
+    assert placement.environment(placement.engine_sees(0)) == {}
+    assert not placement.several_engines([0]), "the one engine goes first"
+
+
+def test_of_several_the_trainer_takes_the_last_and_engines_the_others() -> None:
+    placement = place(config("train.ranks=2"), gpus(5))
+    assert placement.ranks == [3, 4]
+    assert placement.engines == [0, 1, 2]
+    assert not placement.shared
+    assert placement.environment([3]) == {"CUDA_VISIBLE_DEVICES": "GPU-3"}
+    assert placement.environment(placement.engine_sees(1)) == {"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-3"}
+
+
+def test_resources_decide() -> None:
+    placement = place(
+        config("resources.engines=3", "resources.engine_gpus=[2,0]", "resources.trainer_gpus=[2]"), gpus(3)
+    )
+    assert placement.engines == [2, 0, 2]
+    assert placement.several_engines([2]), "so nobody goes first there"
+    assert not placement.several_engines([0, 2])
+    assert not placement.several_engines([])
+    assert placement.ranks == [2]
+    assert placement.shared
+    assert place(config("engine.device=cpu", "train.device=cpu"), gpus(2)).engines == [None]
+    assert place(config(), []).ranks == [None]
+    assert not place(config(), []).shared
+    assert place(config(), gpus(2), generates=False).engines == []
+    for overrides, says in (
+        (["resources.engine_gpus=[2]"], "names GPU 2, but there are 2"),
+        (["train.ranks=3"], "one a rank"),
+        (["train.ranks=2", "resources.trainer_gpus=[1,1]"], "one a rank"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            place(config(*overrides), gpus(2))
+
+
+def test_memory_is_divided_before_anything_loads() -> None:
+    run = config("engine.max_running=512", "rollout.max_new_tokens=8192")
+    memory_plan = plan_memory(run, MEDIUM, place(run, gpus(1)), evaluated=0)
+    trainer, engine = memory_plan.share("trainer") or 0, memory_plan.share("engine 0") or 0
+    assert 0.5 < trainer + engine < 0.99
+    assert trainer * 140 > 20 * MEDIUM.num_parameters / GB  # weights, optimizer, two versions to publish
+    assert "GPU 0 (H200, 140.0 GiB): trainer" in str(memory_plan)
+    assert "GiB for weights and optimizer" in str(memory_plan)
+    beside = plan_memory(run, MEDIUM, place(run, gpus(1)), evaluated=256)
+    assert (beside.share("evaluator") or 0) > 0
+    assert (beside.share("trainer") or 0) < trainer
+
+
+def test_what_was_asked_for_is_what_they_get() -> None:
+    run = config("engine.memory_share=0.3", "train.micro_batch_tokens=4096")
+    memory_plan = plan_memory(run, MEDIUM, place(run, gpus(1)), evaluated=0)
+    assert memory_plan.share("engine 0") == pytest.approx(0.3)
+    assert (memory_plan.share("trainer") or 0) < 0.45
+
+
+def test_nobody_without_a_gpu_has_a_share() -> None:
+    memory_plan = plan_memory(config(), MEDIUM, place(config(), []), evaluated=1)
+    assert memory_plan.share("trainer") is None
+    assert str(memory_plan) == ""
+
+
+def test_a_gpu_that_nobody_uses_may_be_full() -> None:
+    full = Gpu("GPU-1", "H200", 140 * GB, 0)
+    run = config("resources.engine_gpus=[0]", "resources.trainer_gpus=[0]")
+    memory_plan = plan_memory(run, MEDIUM, place(run, [*gpus(1), full]), evaluated=0)
+    assert {part.need.gpu for part in memory_plan.parts} == {0}
+
+
+def test_float32_takes_more() -> None:
+    run = config("train.micro_batch_tokens=8192")
+    wide = config("train.micro_batch_tokens=8192", "train.dtype=float32")
+    shares = [
+        plan_memory(each, MEDIUM, place(each, gpus(1)), evaluated=0).share("trainer") or 0 for each in (run, wide)
+    ]
+    assert shares[1] > 1.2 * shares[0]
+
+
+def test_what_cannot_fit_is_refused_with_the_settings_to_change() -> None:
+    run = config()
+    with pytest.raises(ConfigError, match=r"set train.recompute=true or train.lora_rank=16") as caught:
+        plan_memory(run, LARGE, place(run, gpus(1)), evaluated=0)
+    assert "\n" not in str(caught.value)
+    lora = config("train.lora_rank=16")
+    plan_memory(lora, LARGE, place(lora, gpus(1)), evaluated=0)
+    with pytest.raises(ConfigError, match="GPU 0"):
+        plan_memory(run, MEDIUM, place(run, gpus(1, free=20)), evaluated=0)
+
+
+def test_whoever_fetches_weights_from_a_gpu_takes_a_little_of_it() -> None:
+    def least(count: int) -> int:
+        """GiB of the trainer's GPU without which the run is refused, with so many engines on other GPUs."""
+        run = config("train.micro_batch_tokens=2048")
+        for free in range(1, 139):
+            given = [*gpus(count), *gpus(1, free)]
+            try:
+                plan_memory(run, MEDIUM, place(run, given), evaluated=0)
+            except ConfigError:
+                continue
+            return free
+        raise AssertionError
+
+    assert least(7) - least(1) == 6
+
+
+def test_a_run_without_gpus_needs_no_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert visible_gpus() == []

@@ -1,0 +1,75 @@
+"""Supervised training with every real process: until it is good enough, and on after a kill -9."""
+
+import asyncio
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from freerun.core import ConfigError, FreerunError
+from freerun.models.checkpoint import load_decoder
+from freerun.observe.folder import RunFolder
+from freerun.run.prepare import example_of, prepare_sft
+from freerun.run.resume import resume
+from freerun.run.supervised import sft
+from tests.run.test_resume import FREERUN, kill_in_mid_run, steps_of, weights
+from tests.run.test_train import prepared
+
+
+async def test_supervised_training_until_good_enough(tmp_path: Path) -> None:
+    run = prepared(tmp_path, "sft.until=0.9", "sft.check_every=10", "sft.steps=300", how=prepare_sft)
+    evaluations: list[float] = []
+    folder = await sft(run, lambda step, result: None, lambda step, e: evaluations.append(e.pass_at_1))
+    assert evaluations[-1] >= 0.9
+    load_decoder(folder.checkpoints / "last")
+    assert len(folder.metrics.read_text().splitlines()) == 10 * len(evaluations)
+
+
+async def test_supervised_training_that_falls_short_keeps_what_it_has(tmp_path: Path) -> None:
+    run = prepared(tmp_path, "sft.until=0.99", "sft.check_every=2", "sft.steps=3", how=prepare_sft)
+    checked = []
+    with pytest.raises(FreerunError, match=r"below sft\.until=0\.99; the model so far is in"):
+        await sft(run, lambda step, result: None, lambda step, e: checked.append(step))
+    assert checked == [2, 3], "every second step, and the last"
+    load_decoder(tmp_path / "runs" / "test" / "checkpoints" / "last")
+
+
+def test_an_answer_to_learn_ends_as_the_chat_template_ends_a_turn(tmp_path: Path) -> None:
+    run = prepared(tmp_path, how=prepare_sft)
+    own = run.tokenizer.eos_token_id
+    for ends, wanted in (((own,), own), ((7, own), own), ((), own), ((7, 8), 7)):
+        learned = example_of(run.tasks[0], replace(run, shape=replace(run.shape, eos_token_ids=ends)))
+        assert learned.tokens[-1] == wanted
+        assert learned.loss_mask[-1]
+
+
+async def test_supervised_training_knows_no_temperature_and_needs_no_held_out_answers(tmp_path: Path) -> None:
+    losses = []
+    for temperature in (1.0, 0.25):
+        hot = (f"rollout.temperature={temperature}", f"name=t{temperature}")
+        run = prepared(tmp_path, *hot, "sft.steps=1", how=prepare_sft)
+        await sft(run, lambda step, result: losses.append(result.metrics["loss"]), lambda step, e: None)
+        (tmp_path / "held_out.jsonl").write_text(json.dumps({"prompt": "a>"}) + "\n")
+    assert losses[0] == losses[1]
+
+
+def test_killed_it_goes_on_to_the_same_weights_bit_for_bit(tmp_path: Path) -> None:
+    settings = ("sft.batch_size=7", "train.warmup_steps=4", "train.save_every=3")
+    endless = prepared(tmp_path, *settings, "name=killed", "sft.steps=100000", how=prepare_sft)
+    saved, done = kill_in_mid_run(endless, tmp_path, "sft")
+    assert done >= saved
+    folder = RunFolder(tmp_path / "runs" / "killed")
+    resume_it = [*FREERUN, "resume", str(folder.path), f"sft.steps={saved + 2}"]
+    said = subprocess.run(resume_it, capture_output=True, text=True, check=True).stdout
+    assert "done: the model is in" in said
+    assert steps_of(folder) == list(range(1, saved + 3))
+    with pytest.raises(ConfigError, match=rf"is complete: {saved + 2} steps are done; raise sft\.steps"):
+        resume(folder.path, [])
+
+    run = prepared(tmp_path, *settings, "name=unbroken", f"sft.steps={saved + 2}", how=prepare_sft)
+    whole = asyncio.run(sft(run, lambda step, result: None, lambda step, e: None))
+    resumed, unbroken = weights(folder), weights(whole)
+    assert all(torch.equal(resumed[key], unbroken[key]) for key in unbroken)

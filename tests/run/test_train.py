@@ -1,0 +1,171 @@
+"""Whole runs with every real process: that they learn, that η = 0 is synchronous training, what they leave behind."""
+
+import asyncio
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from freerun.config.load import load_config
+from freerun.core import Batch, EngineError, Group, Sample
+from freerun.data.stream import TaskStream
+from freerun.engines.base import Client, Completion, Engine, Sampling
+from freerun.engines.config import EngineConfig
+from freerun.engines.embedded.engine import EmbeddedEngine
+from freerun.engines.http import HttpEngine
+from freerun.models.checkpoint import load_decoder
+from freerun.models.tiny import make_model
+from freerun.observe.records import read_evals, read_steps
+from freerun.observe.timeline import read_timeline
+from freerun.run import local
+from freerun.run.prepare import Prepared, prepare, prepare_eval
+from freerun.run.start import create_folder
+from freerun.train.checkpoint_folder import CheckpointFolder
+from freerun.train.learner import Learner
+
+
+def prepared(folder: Path, *overrides: str, how: Any = prepare) -> Prepared:
+    """A task that a model of 40k parameters learns from nothing in a few dozen steps: repeat the prompt's letter."""
+    if not (folder / "model").exists():
+        make_model(folder / "model", "abcdef>", seed=1, hidden=32)
+        dice = random.Random(0)
+        rows = [{"prompt": f"{letter}>", "answer": letter} for letter in dice.choices("abcdef", k=400)]
+        for name, part in (("train", rows[:360]), ("held_out", rows[360:])):
+            (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+    base = [
+        "name=test", f"runs={folder / 'runs'}", f"model.path={folder / 'model'}", "data.max_prompt_tokens=8",
+        f"data.source={folder / 'train.jsonl'}", f"held_out.source={folder / 'held_out.jsonl'}",
+        "rollout.group_size=8", "rollout.max_new_tokens=1", "control.groups_per_step=8", "train.lr=5e-3",
+        "train.weight_decay=0", "engine.cache_tokens=4096", "engine.max_running=64",
+    ]  # fmt: skip
+    return how(*load_config(None, [*base, *overrides]))  # type: ignore[no-any-return]
+
+
+async def test_an_asynchronous_run_learns_and_leaves_a_readable_folder(tmp_path: Path) -> None:
+    run = prepared(tmp_path, "control.steps=60", "control.max_staleness=2", "evaluate.every=20", "train.save_every=40")
+    outcome = await local.train(run)
+    first, last = outcome.evaluations[0], outcome.evaluations[-1]
+    assert first.pass_at_1 < 0.4
+    assert last.pass_at_1 > 0.8
+
+    folder = outcome.folder
+    steps = read_steps(folder.metrics)
+    assert [record.step for record in steps] == list(range(1, 61))
+    assert max(record.staleness_max for record in steps) in (1, 2), "it was asynchronous, within its bound"
+    assert sum(record.samples for record in steps) == 60 * 64
+    line = json.loads(folder.metrics.read_text().splitlines()[-1])
+    wanted = """step version time_s reward_mean reward_mean_all samples tokens_trained tokens_per_s staleness_mean
+        staleness_max truncated_share dropped engine_idle_s trainer_idle_s update_pause_s"""
+    assert set(wanted.split()) <= line.keys()
+    fresh = [r.trainer["engine_mismatch_max"] for r in steps if "engine_mismatch_max" in r.trainer]
+    assert fresh
+    assert max(fresh) < 1e-3, "engine and trainer disagree at equal weights"
+    assert [e.version for e in read_evals(folder.evals)][-1] == 60
+    assert {event["ph"] for event in read_timeline(folder.timeline)} >= {"X", "M"}
+    assert "60 steps" in folder.report.read_text()
+    assert "max_staleness: 2  # command line" in folder.config.read_text()
+    load_decoder(folder.checkpoints / "last")
+    assert list(CheckpointFolder(folder.checkpoints).whole()) == [40, 60], "every 40th and the last"
+
+    again = await local.evaluate(
+        prepared(tmp_path, f"model.path={folder.checkpoints / 'last'}", "evaluate.samples=4", how=prepare_eval),
+        lambda: None,
+    )
+    assert again.low - 0.1 < last.pass_at_1 < again.high + 0.1
+    assert again.pass_at_k >= again.pass_at_1
+
+
+class InProcess:
+    """The engine without a server, for the plain loop below."""
+
+    def __init__(self, engine: EmbeddedEngine) -> None:
+        self.engine = engine
+
+    async def generate(self, prompt: list[int], sampling: Sampling, n: int = 1) -> Any:
+        self.engine.submit("only", prompt, sampling, n)
+        done: list[Completion] = []
+        while self.engine.has_work:
+            done += [completion for _, completion in self.engine.step()]
+        for completion in done:
+            yield completion
+
+
+async def synchronous_training(run: Prepared, steps: int) -> torch.nn.Module:
+    """The synchronous algorithm, written plainly: sample a batch, judge it, learn, take the new weights, repeat."""
+    folder, config = Path(run.config.model.path), run.config
+    engine = EmbeddedEngine(load_decoder(folder), EngineConfig(cache_tokens=4096))
+    client: Engine = InProcess(engine)  # type: ignore[assignment]
+    learner = Learner.from_folder(folder, config.train, config.rollout.temperature, config.seed)
+    rollout = local.single_turn(run)
+    stream = TaskStream(run.tasks, seed=config.seed, shuffle=True, epochs=None)
+    number = 0
+    for version in range(steps):
+        groups = []
+        for _ in range(config.control.groups_per_step):
+            task = next(stream)
+            samples: list[Sample] = await rollout(task, Client(client, f"{config.seed}/{number}/0"))
+            for sample in samples:
+                sample.reward = float(sample.text == task.answer)
+            groups.append(Group(number, task, samples, version))
+            number += 1
+        learner.step(Batch(version, groups))
+        engine.update_weights(version + 1, dict(learner.decoder.named_parameters()))
+    return learner.decoder
+
+
+async def test_engines_of_a_run_listen_to_the_run_alone(tmp_path: Path) -> None:
+    run = prepared(tmp_path)
+    async with local.parts(run, create_folder(run), evaluates=True) as running:
+        assert running.evaluation_engine
+        for engine in (*running.engines, running.evaluation_engine):
+            await engine.stats()
+            async with HttpEngine(engine.url) as stranger:
+                with pytest.raises(EngineError, match="401"):
+                    await stranger.stats()
+
+
+async def test_no_staleness_is_the_synchronous_algorithm(tmp_path: Path) -> None:
+    """All processes, HTTP and shared memory in between: the same parameters as the plain loop, to rounding."""
+    run = prepared(tmp_path, "control.steps=6", "control.max_staleness=0", "train.minibatches=2")
+    outcome = await local.train(run)
+    assert all(record.staleness_max == 0 for record in outcome.steps)
+    ours = load_decoder(outcome.folder.checkpoints / "last")
+    plain = await synchronous_training(run, 6)
+    start = load_decoder(tmp_path / "model")
+    moved = 0.0
+    for mine, other, before in zip(ours.parameters(), plain.parameters(), start.parameters(), strict=True):
+        torch.testing.assert_close(mine, other, atol=1e-5, rtol=1e-4)
+        moved = max(moved, (mine - before).abs().max().item())
+    assert moved > 0.01
+
+
+@pytest.mark.parametrize("victim", ["trainer", "engine 0"])
+async def test_a_process_killed_in_mid_run_ends_the_run_with_that_cause(tmp_path: Path, victim: str) -> None:
+    from freerun.core import ProcessDied
+    from freerun.machine import processes
+
+    run = prepared(tmp_path, "control.steps=100000")
+    started: list[processes.Processes] = []
+    original = processes.Processes.__init__
+
+    def remember(self: processes.Processes, module: str, logs: Path) -> None:
+        original(self, module, logs)
+        started.append(self)
+
+    processes.Processes.__init__ = remember  # type: ignore[method-assign]
+    try:
+        training = asyncio.create_task(local.train(run))
+        metrics = tmp_path / "runs" / "test" / "metrics.jsonl"
+        while not (metrics.exists() and metrics.read_text().count("\n") >= 3):
+            await asyncio.sleep(0.02)
+            assert not training.done()
+        next(c for c in started[0]._children if c.name == victim).process.kill()
+        with pytest.raises(ProcessDied, match=f"the {victim} process was killed by SIGKILL"):
+            await training
+    finally:
+        processes.Processes.__init__ = original  # type: ignore[method-assign]
+    assert all(child.process.returncode is not None for child in started[0]._children)
+    assert (tmp_path / "runs" / "test" / "report.html").is_file()
