@@ -14,18 +14,20 @@ from freerun.control.bound import Selection
 from freerun.control.buffer import Buffer
 from freerun.control.config import ControlConfig
 from freerun.control.dealer import Dealer
+from freerun.control.judging import rewarded, verdicts_on
 from freerun.control.ledger import Ledger
 from freerun.control.lookahead import LookaheadLimit
 from freerun.control.observer import Observer
 from freerun.control.state import ControlState
 from freerun.control.waiting import FAILING_S, LAST_STEP_S, background, patiently, together, unbroken
-from freerun.core import Batch, EngineError, FreerunError, Group, Released, Sample, Task, Version
+from freerun.core import Batch, EngineError, FreerunError, Group, Released, Task, Version
 from freerun.core.nouns import NOT_SAMPLED
 from freerun.core.reports import WeightsHandle
+from freerun.core.trajectory import Trajectory
 from freerun.engines.base import Client, Engine, Load
 from freerun.engines.router import Router, TrackedEngine
-from freerun.rewards.base import Judge, Verdict
-from freerun.rollouts.base import Rollout
+from freerun.rewards.base import GroupJudge
+from freerun.rollouts.base import GroupRollout, trajectories_of
 from freerun.train.base import Trainer
 
 T = TypeVar("T")
@@ -43,8 +45,8 @@ class Run:
     group_size: int
     seed: int
     tasks: Dealer
-    rollout: Rollout
-    judge: Judge
+    rollout: GroupRollout
+    judge: GroupJudge
     engines: list[Engine]
     trainer: Trainer
     ledger: Ledger
@@ -170,15 +172,18 @@ async def noticed(run: Run, generation: Coroutine[Any, Any, None]) -> None:
 
 async def answer(run: Run, task: Task, ticket: Ticket) -> None:
     """One task: roll it out, have it judged, and put it in the buffer, or drop it with the reason."""
-    samples = await rolled_out(run, task, ticket)
-    if samples is None:
+    trajectories = await rolled_out(run, task, ticket)
+    if trajectories is None:
         return discard(run, ticket.group, Released.ROLLOUT_FAILED)
+    errors = [one.error for one in trajectories if one.error is not None]
+    if len(trajectories) - len(errors) < min(2, len(trajectories)):
+        return discard(run, ticket.group, Released.ROLLOUT_ERROR, errors[0])
     run.lookahead.judging()
-    verdicts = await run.judge.judge_all(task, [sample.text for sample in samples])
-    group = Group(ticket.group, task, judged(samples, verdicts), ticket.version)
+    verdicts = await verdicts_on(run.judge, task, trajectories)
+    group = Group(ticket.group, task, rewarded(trajectories, verdicts), ticket.version)
     run.ledger.judged(group, [verdict.reason for verdict in verdicts])
     run.observer.judged(group)
-    if len(group.samples) < min(2, len(samples)):
+    if len(group.samples) < min(2, len(trajectories)):
         return discard(run, group.id, Released.JUDGE_FAILED)
     run.failed_in_a_row = 0
     if run.config.drop_no_signal and len(set(group.rewards)) == 1:
@@ -187,27 +192,20 @@ async def answer(run: Run, task: Task, ticket: Ticket) -> None:
     return run.buffer.put(group)
 
 
-async def rolled_out(run: Run, task: Task, ticket: Ticket) -> list[Sample] | None:
-    """The task's samples; None when the engine failed it every time. A retry starts the group afresh."""
+async def rolled_out(run: Run, task: Task, ticket: Ticket) -> list[Trajectory] | None:
+    """What became of each member; None when the engine failed it every time. A retry starts the group afresh."""
     tried: list[TrackedEngine] = []
     for attempt in range(run.config.retries + 1):
         tried.append(engine := run.router.choose(but_not=tried))
         reserved = run.group_size if attempt == 0 else 0
         client = Client(engine, f"{run.seed}/{ticket.group}/{attempt}", run.load, reserved)
         try:
-            return await run.rollout(task, client)
+            return trajectories_of(await run.rollout(task, client))
         except EngineError as error:
             run.observer.note(f"group {ticket.group}, attempt {attempt + 1}: {error}")
         finally:
             client.close()
     return None
-
-
-def judged(samples: list[Sample], verdicts: list[Verdict]) -> list[Sample]:
-    """The samples that have a reward. One that could not be judged is left out: it is never silently a zero."""
-    for sample, verdict in zip(samples, verdicts, strict=True):
-        sample.reward = verdict.reward
-    return [sample for sample in samples if sample.reward is not None]
 
 
 async def next_batch(run: Run, step: int) -> tuple[Batch, int]:
@@ -279,14 +277,15 @@ def settle(run: Run, batch: Batch, version: Version) -> None:
     run.version = version
 
 
-def discard(run: Run, group: int, reason: Released) -> None:
+def discard(run: Run, group: int, reason: Released, why: str = "") -> None:
     """Drop a group that failed on its way; too many in a row and the run says so instead of spinning."""
     run.buffer.forget(group)
     drop(run, group, reason)
     run.failed_in_a_row += 1
     if run.failed_in_a_row >= run.config.give_up_after:
+        cause = f"{reason.value}: {why}" if why else reason.value
         raise FreerunError(
-            f"the last {run.failed_in_a_row} groups were all dropped (the last one: {reason.value}), so there is "
+            f"the last {run.failed_in_a_row} groups were all dropped (the last one: {cause}), so there is "
             "nothing to train on; look at the logs of engine and judge, or raise control.give_up_after"
         )
 

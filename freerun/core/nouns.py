@@ -40,6 +40,8 @@ class Released(StrEnum):
     """Its tokens are older than the bound, under `when_stale: drop` (or `mask` with nothing left)."""
     ROLLOUT_FAILED = "rollout_failed"
     """The engine failed to answer it, retries included."""
+    ROLLOUT_ERROR = "rollout_error"
+    """The user's own rollout raised, or failed too many of its samples."""
     JUDGE_FAILED = "judge_failed"
     """Too few of its samples could be judged."""
     RUN_ENDED = "run_ended"
@@ -59,6 +61,8 @@ class Task:
     """The reference answer, where the task has one."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Everything else the data gave: a judge may need it."""
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    """The prompt's messages, where it is more than one message of a user's."""
 
 
 @dataclass(slots=True)

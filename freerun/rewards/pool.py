@@ -59,6 +59,8 @@ class Pool:
         self._forkserver: ForkServer | None = None
         self._starting = asyncio.Lock()
         self._over: BaseException | None = None
+        self.sees_samples = False
+        """Whether one of the judges asks for the whole sample. Known when it is open."""
 
     async def __aenter__(self) -> Self:
         """Returns when the judges are loaded and every worker is ready; raises what hinders one."""
@@ -73,6 +75,7 @@ class Pool:
                     await forked.end()
             await self._end_zygote()
             raise
+        self.sees_samples = any(worker.sees_samples for worker in workers)
         self._keepers = [asyncio.create_task(self._keep(worker)) for worker in workers]
         for keeper in self._keepers:
             keeper.add_done_callback(self._on_keeper_done)

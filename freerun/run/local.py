@@ -28,8 +28,8 @@ from freerun.observe.records import StepRecord
 from freerun.observe.report import reported
 from freerun.plan.placement import rank_name
 from freerun.rewards.service import JudgeService
-from freerun.rollouts.base import Rollout
-from freerun.rollouts.single_turn import SingleTurn
+from freerun.rollouts.base import GroupRollout
+from freerun.rollouts.load import make_rollout
 from freerun.run.assignment import GpuAssignment, assigned_gpus, judging
 from freerun.run.checkpoints import Checkpointer, saved
 from freerun.run.child import ENGINE_KEY, EngineSettings, TrainerSettings
@@ -164,14 +164,19 @@ async def train(prepared: Prepared, start: Start | None = None) -> Outcome:
             evaluates = bool(config.evaluate.every)
             begun = parts(prepared, folder, evaluates, checkpoint=start.checkpoint, note=recorder.note)
             async with begun as running:
-                run = run_of(prepared, running, start, ledger, recorder, single_turn(prepared))
+                run = run_of(prepared, running, start, ledger, recorder, rollout_of(prepared, recorder.note))
                 recorder.buffer, recorder.tasks = run.buffer, run.tasks
                 await _train(run, running, start, recorder, evaluations)
     return Outcome(folder, recorder.steps, evaluations)
 
 
 def run_of(
-    prepared: Prepared, running: RunProcesses, start: Start, ledger: MemoryLedger, recorder: Recorder, rollout: Rollout
+    prepared: Prepared,
+    running: RunProcesses,
+    start: Start,
+    ledger: MemoryLedger,
+    recorder: Recorder,
+    rollout: GroupRollout,
 ) -> Run:
     config, stream = prepared.config, prepared.stream(prepared.config.control.epochs)
     stream.seek(start.state.position)
@@ -257,15 +262,15 @@ async def poll_engines(running: RunProcesses, recorder: Recorder) -> None:
             recorder.engine_stats(f"engine {index}", await engine.stats())
 
 
-def single_turn(prepared: Prepared) -> SingleTurn:
+def rollout_of(prepared: Prepared, note: Callable[[str], None] = lambda text: None) -> GroupRollout:
     config = prepared.config.rollout
-    return SingleTurn(prepared.tokenizer, config.sampling(), config.group_size)
+    return make_rollout(prepared.rollout, prepared.tokenizer, config.sampling(), config.group_size, note)
 
 
 def _evaluator(prepared: Prepared, judge: JudgeService, engine: HttpEngine) -> Evaluator:
     config = prepared.config
     sampling = config.rollout.sampling(temperature=config.evaluate.temperature)
-    rollout = SingleTurn(prepared.tokenizer, sampling, config.evaluate.samples)
+    rollout = make_rollout(prepared.rollout, prepared.tokenizer, sampling, config.evaluate.samples)
     return Evaluator(prepared.held_out, rollout, judge, engine, config.evaluate.pass_reward, config.seed)
 
 

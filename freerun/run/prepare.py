@@ -12,6 +12,8 @@ from freerun.data.stream import TaskStream
 from freerun.data.tasks import load_tasks
 from freerun.models.shape import Shape, read_shape
 from freerun.models.tokenizer import load_tokenizer
+from freerun.rollouts.base import Rollout
+from freerun.rollouts.load import load_own
 from freerun.run.identity import identity
 
 
@@ -25,6 +27,8 @@ class Prepared:
     tokenizer: Any
     tasks: list[Task]
     held_out: list[Task]
+    rollout: Rollout | None = None
+    """The user's own; None for single-turn."""
 
     @property
     def held_out_overlap(self) -> str | None:
@@ -45,9 +49,11 @@ class Prepared:
         return TaskStream(self.tasks, seed=self.config.seed, shuffle=self.config.data.shuffle, epochs=epochs)
 
 
-def prepare(config: RunConfig, origins: Origins) -> Prepared:
-    """For `train`: also that a batch can be filled and that the longest answer fits the model."""
-    prepared = _load(config, origins)
+def prepare(config: RunConfig, origins: Origins, rollout: Rollout | None = None) -> Prepared:
+    """For `train`: also that a batch can be filled and that the longest answer fits the model. `rollout` is one that is
+    at hand already; else the configuration's is loaded."""
+    own = rollout or load_own(config.rollout)
+    prepared = _load(config, origins, own)
     config.reward.check()
     config.reward.check_tasks(prepared.tasks + prepared.held_out)
     if config.control.groups_per_step > len(prepared.tasks):
@@ -67,7 +73,8 @@ def prepare(config: RunConfig, origins: Origins) -> Prepared:
 def prepare_sft(config: RunConfig, origins: Origins) -> Prepared:
     if config.sft.until is not None:
         config.reward.check()
-    prepared = _load(config, origins, learns_answers=True)
+    own = load_own(config.rollout) if config.sft.until is not None else None
+    prepared = _load(config, origins, own, learns_answers=True)
     if config.sft.until is not None:
         config.reward.check_tasks(prepared.held_out)
     return prepared
@@ -76,17 +83,18 @@ def prepare_sft(config: RunConfig, origins: Origins) -> Prepared:
 def prepare_eval(config: RunConfig, origins: Origins) -> Prepared:
     """Held-out tasks only; without `held_out`, those of `data`."""
     config.reward.check()
+    own = load_own(config.rollout)
     shape, tokenizer = _load_model(config)
     tasks = load_tasks(config.held_out or config.data, tokenizer)
     config.reward.check_tasks(tasks)
-    return Prepared(config, origins, shape, tokenizer, [], tasks)
+    return Prepared(config, origins, shape, tokenizer, [], tasks, own)
 
 
-def _load(config: RunConfig, origins: Origins, learns_answers: bool = False) -> Prepared:
+def _load(config: RunConfig, origins: Origins, own: Rollout | None, learns_answers: bool = False) -> Prepared:
     shape, tokenizer = _load_model(config)
     tasks = load_tasks(config.data, tokenizer, needs_answer=learns_answers)
     held_out = load_tasks(config.held_out, tokenizer) if config.held_out else []
-    return Prepared(config, origins, shape, tokenizer, tasks, held_out)
+    return Prepared(config, origins, shape, tokenizer, tasks, held_out, own)
 
 
 def _load_model(config: RunConfig) -> tuple[Shape, Any]:

@@ -24,7 +24,7 @@ from freerun.core.reports import StepResult, UpdateReport, WeightsHandle
 from freerun.data.stream import TaskStream
 from freerun.engines.base import Sampling
 from freerun.engines.scripted import Script, ScriptedEngine
-from freerun.rewards.base import JudgeReason, Verdict
+from freerun.rewards.base import JudgedSample, JudgeReason, Verdict
 from freerun.rollouts.single_turn import SingleTurn
 from tests.fakeclock import run_fast
 
@@ -106,8 +106,8 @@ class World:
             return Verdict(None, JudgeReason.TIMEOUT)
         return Verdict(float(self.random.random() < 0.5), JudgeReason.OK)
 
-    async def judge_all(self, task: Task, texts: Sequence[str]) -> list[Verdict]:
-        return await together(*(self._judge_in_turn(task, text) for text in texts))
+    async def judge_all(self, task: Task, answers: Sequence[str | JudgedSample]) -> list[Verdict]:
+        return await together(*(self._judge_in_turn(task, str(answer)) for answer in answers))
 
     async def _judge_in_turn(self, task: Task, text: str) -> Verdict:
         self.waiting += 1
@@ -370,10 +370,10 @@ def test_rare_signal_is_no_reason_to_end() -> None:
     class Rare(World):
         judged_groups = 0
 
-        async def judge_all(self, task: Task, texts: Sequence[str]) -> list[Verdict]:
+        async def judge_all(self, task: Task, answers: Sequence[str | JudgedSample]) -> list[Verdict]:
             self.judged_groups += 1
             differ = self.run.version == 0 or self.judged_groups % 600 == 0  # where failures end it after 500
-            return [Verdict(float(differ and index == 0), JudgeReason.OK) for index in range(len(texts))]
+            return [Verdict(float(differ and index == 0), JudgeReason.OK) for index in range(len(answers))]
 
     world = Rare(1, steps=3, drop_no_signal=True, num_tasks=4000)
     run_fast(world.go())

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from freerun.config.load import load_config
-from freerun.core import Batch, EngineError, Group, Sample
+from freerun.core import Batch, EngineError, Group
 from freerun.data.stream import TaskStream
 from freerun.engines.base import Client, Completion, Engine, Sampling
 from freerun.engines.config import EngineConfig
@@ -20,6 +20,7 @@ from freerun.models.checkpoint import load_decoder
 from freerun.models.tiny import make_model
 from freerun.observe.records import read_evals, read_steps
 from freerun.observe.timeline import read_timeline
+from freerun.rollouts.base import trajectories_of
 from freerun.run import local
 from freerun.run.prepare import Prepared, prepare, prepare_eval
 from freerun.run.start import create_folder
@@ -99,14 +100,15 @@ async def synchronous_training(run: Prepared, steps: int) -> torch.nn.Module:
     engine = EmbeddedEngine(load_decoder(folder), EngineConfig(cache_tokens=4096))
     client: Engine = InProcess(engine)  # type: ignore[assignment]
     learner = Learner.from_folder(folder, config.train, config.rollout.temperature, config.seed)
-    rollout = local.single_turn(run)
+    rollout = local.rollout_of(run)
     stream = TaskStream(run.tasks, seed=config.seed, shuffle=True, epochs=None)
     number = 0
     for version in range(steps):
         groups = []
         for _ in range(config.control.groups_per_step):
             task = next(stream)
-            samples: list[Sample] = await rollout(task, Client(client, f"{config.seed}/{number}/0"))
+            answers = trajectories_of(await rollout(task, Client(client, f"{config.seed}/{number}/0")))
+            samples = [answer.sample for answer in answers if answer.sample]
             for sample in samples:
                 sample.reward = float(sample.text == task.answer)
             groups.append(Group(number, task, samples, version))
