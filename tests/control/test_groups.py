@@ -1,4 +1,4 @@
-"""What the ledger counts of judgements."""
+"""The book of groups: what it counts, what it refuses, and that it does not grow."""
 
 from freerun.core import Task
 from freerun.rewards.base import JudgeReason, Verdict
@@ -26,6 +26,6 @@ def test_answers_that_cannot_be_read_are_trained_on_and_counted_apart() -> None:
     audit(world)
     crashed, unreadable = world.asked // 7, world.asked // 3 - world.asked // 21
     counts = {"ok": world.asked - crashed - unreadable, "unparseable": unreadable, "crash": crashed}
-    assert world.ledger.judgements == world.ledger.tally.judgements == counts
+    assert world.run.book.tally.judgements == counts
     assert all(counts.values())
     assert any(sample.reward == 0 for batch in world.batches for sample in batch.samples)
