@@ -69,6 +69,10 @@ class Kind:
             return Found(self, given, None, where, name)
         raise ConfigError(f'the {self.noun} "{given}" must be {self._forms}')
 
+    def knows(self, name: str) -> bool:
+        """Whether it is the name of something built in or installed."""
+        return name in self.built_in or name in entry_points(group=self.group).names
+
     @property
     def _forms(self) -> str:
         return f"FILE.py:{self.form} or package.module:{self.form}"

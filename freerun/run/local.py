@@ -149,7 +149,7 @@ async def train(prepared: Prepared, start: Start | None = None, guests: Iterable
     start = replace(start, state=replace(start.state, model=prepared.identity))
     with start.opened() as folder:
         live = view(folder.name, config.control.steps, config.control.max_staleness)
-        observed = Observed.by(prepared, start, [live], guests)
+        observed = Observed.by(prepared, start, [live], [*prepared.guests, *guests])
         with reported(folder, config.control.max_staleness), closing(observed.all):
             for told in [*start.notes, *([prepared.held_out_overlap] if prepared.held_out_overlap else [])]:
                 observed.all.note(told)

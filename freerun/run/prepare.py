@@ -1,6 +1,6 @@
 """Everything that can be found wrong before a process starts, found here."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +8,14 @@ from freerun.config.text import Origins
 from freerun.config.tree import RunConfig
 from freerun.core import ConfigError, DataError, FinishReason, Sample, Task
 from freerun.core.nouns import NOT_SAMPLED
+from freerun.core.observer import Observer
 from freerun.data.stream import TaskStream
 from freerun.data.tasks import load_tasks
 from freerun.models.shape import Shape, read_shape
 from freerun.models.tokenizer import load_tokenizer
 from freerun.rollouts.base import Rollout
 from freerun.rollouts.load import load_own
+from freerun.run.guests import load_guests
 from freerun.run.identity import identity
 
 
@@ -29,6 +31,8 @@ class Prepared:
     held_out: list[Task]
     rollout: Rollout | None = None
     """The user's own; None for single-turn."""
+    guests: list[Observer] = field(default_factory=list)
+    """The user's observers."""
 
     @property
     def held_out_overlap(self) -> str | None:
@@ -52,8 +56,9 @@ class Prepared:
 def prepare(config: RunConfig, origins: Origins, rollout: Rollout | None = None) -> Prepared:
     """For `train`: also that a batch can be filled and that the longest answer fits the model. `rollout` is one that is
     at hand already; else the configuration's is loaded."""
-    own = rollout or load_own(config.rollout)
+    own, guests = rollout or load_own(config.rollout), load_guests(config.observers)
     prepared = _load(config, origins, own)
+    prepared.guests += guests
     config.reward.check()
     config.reward.check_tasks(prepared.tasks + prepared.held_out)
     if config.control.groups_per_step > len(prepared.tasks):

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 from freerun.config.load import config_of
 from freerun.config.tree import RunConfig
 from freerun.core import ConfigError
+from freerun.core.observer import Observer
 from freerun.core.options import with_options
 from freerun.core.resolve import ScriptReached, is_loading, reference_to
 from freerun.machine.gpus import name_by_uuid
@@ -27,6 +28,7 @@ from freerun.rewards.spec import JudgeSetting
 from freerun.rollouts.base import Rollout
 from freerun.rollouts.load import checked
 from freerun.run import local
+from freerun.run.guests import guest_of
 from freerun.run.local import Outcome
 from freerun.run.prepare import prepare
 from freerun.run.resume import how_to_go_on
@@ -37,7 +39,13 @@ Config = RunConfig | Mapping[str, Any] | str | Path
 JudgeChoice = JudgeSetting | Callable[..., Any]
 
 
-def train(config: Config, *, rollout: Rollout | type | None = None, judge: JudgeChoice | None = None) -> Outcome:
+def train(
+    config: Config,
+    *,
+    rollout: Rollout | type | None = None,
+    judge: JudgeChoice | None = None,
+    observers: Iterable[Observer | type[Observer]] = (),
+) -> Outcome:
     """Train a policy: the whole run, with all its processes. Ctrl-C ends it cleanly, and it can be resumed.
 
     Where an event loop runs already, as in a notebook, the run has a loop and a thread of its own; `train_async` is for
@@ -48,7 +56,7 @@ def train(config: Config, *, rollout: Rollout | type | None = None, judge: Judge
         raise ScriptReached
 
     def work() -> Coroutine[Any, Any, Outcome]:
-        return train_async(config, rollout=rollout, judge=judge)
+        return train_async(config, rollout=rollout, judge=judge, observers=observers)
 
     try:
         asyncio.get_running_loop()
@@ -58,7 +66,11 @@ def train(config: Config, *, rollout: Rollout | type | None = None, judge: Judge
 
 
 async def train_async(
-    config: Config, *, rollout: Rollout | type | None = None, judge: JudgeChoice | None = None
+    config: Config,
+    *,
+    rollout: Rollout | type | None = None,
+    judge: JudgeChoice | None = None,
+    observers: Iterable[Observer | type[Observer]] = (),
 ) -> Outcome:
     """`train` as a coroutine. Cancelling it ends the run cleanly."""
     if is_loading():
@@ -66,6 +78,7 @@ async def train_async(
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     allow_many_files()
     name_by_uuid()
+    guests = [guest_of(observer) for observer in observers]
     changes: dict[str, Any] = {}
     if judge is not None:
         changes["reward__judge"] = judge_setting(judge)
@@ -75,7 +88,7 @@ async def train_async(
     prepared = prepare(resolved, origins, _instance(rollout, resolved) if rollout is not None else None)
     start = Start(create_folder(prepared))
     try:
-        return await local.train(prepared, start)
+        return await local.train(prepared, start, guests)
     except asyncio.CancelledError:
         print(how_to_go_on(start.folder), file=sys.stderr)
         raise
