@@ -49,6 +49,7 @@ class Conversation:
         self._turns: list[Turn] = [list(task.prompt_tokens)]
         self._added = 0
         """Messages at the end that the policy has not seen yet."""
+        self._ran_out = False
 
     @property
     def tokens(self) -> list[int]:
@@ -71,12 +72,13 @@ class Conversation:
         before, self._turns = self._turns, self._with_what_was_added()
         left = self.tokens_left if max_tokens is None else min(self.tokens_left, max_tokens)
         if left < 1:
-            self._turns, self.finish = before, FinishReason.LENGTH
+            self._turns, self.finish, self._ran_out = before, FinishReason.LENGTH, self.tokens_left < 1
             return ""
         sampling = replace(self._sampling, max_new_tokens=left, stop=self._sampling.stop if stop is None else stop)
         completion = await _only(self._generate(self.tokens, sampling))
         self._turns.append(completion)
         self.finish = completion.finish
+        self._ran_out = self.tokens_left < 1
         self.text = self._tokenizer.decode(list(completion.tokens), skip_special_tokens=True)
         self.messages.append({"role": "assistant", "content": self.text})
         return self.text
@@ -89,7 +91,9 @@ class Conversation:
         return Trajectory.failed(reason, list(self.messages))
 
     def sample(self) -> Sample:
-        return sample_of_turns(self._turns, self.finish, self.text)
+        """Truncated only if it ran out of tokens: a turn that ended at the `max_tokens` of its own is as it should."""
+        ended = FinishReason.STOP if self.finish is FinishReason.LENGTH and not self._ran_out else self.finish
+        return sample_of_turns(self._turns, ended, self.text)
 
     def _with_what_was_added(self) -> list[Turn]:
         """Before the policy has said anything, that is a longer prompt."""

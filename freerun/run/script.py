@@ -128,11 +128,15 @@ def _instance(rollout: Any, config: RunConfig) -> Rollout:
 
 
 def _named(thing: Any) -> tuple[str | None, dict[str, Any]]:
-    """By what it can be had again: a name, and the options of an instance. Only those of a dataclass are known."""
+    """By what it can be had again: a name, and the options of an instance. Those of a dataclass are known, and that an
+    object without any state has none."""
+    kind = type(thing)
     if isinstance(thing, type) or hasattr(thing, "__qualname__"):
         return reference_to(thing), {}
     if is_dataclass(thing):
-        return reference_to(type(thing)), {one.name: getattr(thing, one.name) for one in fields(thing) if one.init}
+        return reference_to(kind), {one.name: getattr(thing, one.name) for one in fields(thing) if one.init}
+    if kind.__init__ is object.__init__ and not getattr(thing, "__dict__", None):
+        return reference_to(kind), {}
     return None, {}
 
 
