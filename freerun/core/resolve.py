@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import reduce
 from hashlib import blake2b
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -71,7 +71,12 @@ class Kind:
 
     def knows(self, name: str) -> bool:
         """Whether it is the name of something built in or installed."""
-        return name in self.built_in or name in entry_points(group=self.group).names
+        return name in self.built_in or name in self._brought().names
+
+    def _brought(self) -> EntryPoints:
+        """What installed packages bring."""
+        _look_where_the_parent_looks()
+        return entry_points(group=self.group)
 
     @property
     def _forms(self) -> str:
@@ -81,7 +86,7 @@ class Kind:
         if name in self.built_in:
             module, _, attribute = self.built_in[name].partition(":")
             return Found(self, name, None, module, attribute)
-        brought = entry_points(group=self.group)
+        brought = self._brought()
         matching = {entry.value: entry for entry in brought if entry.name == name}
         if len(matching) > 1:
             told = " and ".join(f"{entry.value} ({_package(entry)})" for entry in matching.values())
@@ -227,9 +232,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def _spec_of(module: str) -> importlib.machinery.ModuleSpec | None:
     """Where it is, found without importing the packages that it is in."""
-    for folder in [*os.environ.get(IMPORT_PATH, "").split(os.pathsep), str(Path.cwd())]:
-        if folder and folder not in sys.path:
-            sys.path.append(folder)
+    _look_where_the_parent_looks()
     spec, path = None, None
     parts = module.split(".")
     for count in range(1, len(parts) + 1):
@@ -242,6 +245,13 @@ def _spec_of(module: str) -> importlib.machinery.ModuleSpec | None:
             return None
         path = spec.submodule_search_locations
     return spec
+
+
+def _look_where_the_parent_looks() -> None:
+    """For modules and packages; and in the working directory."""
+    for folder in [*os.environ.get(IMPORT_PATH, "").split(os.pathsep), str(Path.cwd())]:
+        if folder and folder not in sys.path:
+            sys.path.append(folder)
 
 
 def _bound_names(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:

@@ -194,7 +194,7 @@ def test_a_judge_that_asks_for_the_whole_sample_sees_what_the_row_tells(tmp_path
         "    return {'user assistant': 1, 'user assistant tool assistant': 2}[roles]\n"
     )
     said = [{"role": role, "content": "x"} for role in ("user", "assistant", "tool", "assistant")]
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"prompt": "?", "text": "x", "answer": "stop"},
         {"text": "x", "messages": said, "finish_reason": "length", "answer": "length"},
         {"prompt": said[:1], "completion": said[1:], "answer": "stop"},
