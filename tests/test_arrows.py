@@ -48,11 +48,10 @@ HOMES = {
         "train/kernels.py",
     },
     "peft": set(),  # the tests read our adapters with it
-    "fastapi": {
+    "starlette": {
         *("engines/embedded/server.py", "engines/embedded/replies.py", "engines/embedded/routes.py"),
-        *("engines/embedded/openai/routes.py", "engines/embedded/openapi.py"),
+        *("engines/embedded/middleware.py", "engines/embedded/openapi.py", "engines/embedded/openai/routes.py"),
     },
-    "starlette": {"engines/embedded/replies.py", "engines/embedded/middleware.py"},
     "uvicorn": {"engines/embedded/server.py"},
     "zmq": {"train/remote.py", "train/worker.py"},
     "aiohttp": {"engines/http.py"},
