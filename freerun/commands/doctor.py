@@ -50,7 +50,7 @@ def examine() -> Iterator[Finding]:
         ("reasoning_gym", "reasoning-gym tasks"),
         ("verifiers", "tasksets of verifiers"),
     ):
-        yield Finding(find_spec(name) is not None, f"{why} ({name.replace('_', '-')})")
+        yield _extra(name.replace("_", "-"), why, find_spec(name) is not None)
 
 
 def _python() -> Finding:
@@ -64,6 +64,10 @@ def _package(name: str, least: str) -> Finding:
         return Finding(False, f"{name} is not installed: pip install '{name}>={least}'")
     enough = tuple(map(int, version.split("+")[0].split(".")[:2])) >= tuple(map(int, least.split(".")))
     return Finding(enough, f"{name} {version} ({least} or newer)")
+
+
+def _extra(name: str, why: str, installed: bool) -> Finding:
+    return Finding(installed, f"{why} ({name})" if installed else f"no {why}: pip install 'freerun[{name}]'")
 
 
 def _cores() -> Finding:

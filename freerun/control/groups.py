@@ -75,37 +75,38 @@ class GroupBook:
         return dealt
 
     def admitted(self, group: int, version: Version) -> None:
-        opened = self._open[group]
+        opened = self._move(group, Stage.ADMITTED)
         opened.version = version
         self.submitted += opened.samples
-        self._move(opened, Stage.ADMITTED)
+        self._tell(opened)
 
     def sampled(self, group: int) -> None:
-        self._move(self._open[group], Stage.SAMPLED)
+        self._tell(self._move(group, Stage.SAMPLED))
 
     def judged(self, group: Group, judgements: Sequence[str]) -> None:
         """`judgements` says how judging each sample ended, also of those without a reward, which are not in `group`."""
-        opened = self._open[group.id]
+        opened = self._move(group.id, Stage.JUDGED)
         opened.group, opened.rewards = group, tuple(group.rewards)
         self._judgements.update(judgements)
-        self._move(opened, Stage.JUDGED, judgements=tuple(judgements))
+        self._tell(opened, judgements=tuple(judgements))
 
     def made_ready(self, group: int) -> None:
-        self._move(self._open[group], Stage.READY)
+        self._tell(self._move(group, Stage.READY))
 
     def training(self, group: int) -> None:
-        self._move(self._open[group], Stage.TRAINING)
+        self._tell(self._move(group, Stage.TRAINING))
 
     def trained(self, group: int, version: Version) -> None:
         """The step at `version` consumed it."""
+        opened = self._move(group, Stage.TRAINED)
         self._trained += 1
-        self._move(self._open[group], Stage.TRAINED, version)
+        self._tell(opened, version)
 
     def drop(self, group: int, reason: DropReason, version: Version) -> None:
-        opened = self._open[group]
+        opened = self._move(group, Stage.DROPPED)
         self.submitted -= opened.samples
         self._dropped[reason] += 1
-        self._move(opened, Stage.DROPPED, version, reason)
+        self._tell(opened, version, reason)
 
     @property
     def open(self) -> list[OpenGroup]:
@@ -159,25 +160,19 @@ class GroupBook:
         """Something else changed that a condition may depend on."""
         self._changed.set()
 
-    def _move(
-        self,
-        opened: OpenGroup,
-        stage: Stage,
-        version: Version | None = None,
-        reason: DropReason | None = None,
-        judgements: tuple[str, ...] = (),
-    ) -> None:
+    def _move(self, group: int, stage: Stage) -> OpenGroup:
+        opened = self._open[group]
         if stage not in _NEXT[opened.stage]:
-            raise ValueError(f"group {opened.id} is {opened.stage} and cannot become {stage}")
+            raise ValueError(f"group {group} is {opened.stage} and cannot become {stage}")
         self._count[opened.stage] -= 1
         opened.stage = stage
         if stage.is_end:
-            del self._open[opened.id]
+            del self._open[group]
         else:
             self._count[stage] += 1
-        self._tell(opened, version, reason, judgements)
         if stage in _MATTERS:
             self.notify()
+        return opened
 
     def _tell(
         self,

@@ -119,9 +119,13 @@ def _parse_line(line: str, path: Path, number: int) -> Row:
 
 
 def _read_parquet(path: Path) -> Iterator[Row]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise DataError(
+            f"{path}: pyarrow, which reads parquet, is not installed: pip install 'freerun[datasets]'"
+        ) from None
     try:
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=4096):

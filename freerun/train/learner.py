@@ -27,6 +27,7 @@ from freerun.train.config import TrainConfig
 from freerun.train.diagnostics import Diagnostics, Health
 from freerun.train.estimate import estimate
 from freerun.train.gae import value_loss
+from freerun.train.lora import attach, save_adapter
 from freerun.train.losses.average import sequence_weights
 from freerun.train.losses.base import Tokens, sequence_sum
 from freerun.train.losses.corrections import correct
@@ -64,8 +65,6 @@ class Learner:
         if self._objective.advantages == "gae":
             self._critic = Trained(CriticModel(deepcopy(decoder)), config, ranks, config.critic_lr / config.lr)
         if config.lora_rank:
-            from freerun.train.lora import attach  # slow to import
-
             attach(decoder, config.lora_rank, config.lora_alpha or 2 * config.lora_rank, seed=seed, dtype=start)
         self.policy = Trained(PolicyModel(decoder, temperature), config, ranks)
         self._shape = decoder.shape
@@ -175,8 +174,6 @@ class Learner:
         if self._ranks.is_first:
             save_tensors(tensors, self._shape, folder, like)
         if self._config.lora_rank:
-            from freerun.train.lora import save_adapter  # slow to import
-
             save_adapter(self.decoder, folder / "adapter", str(like), writes=self._ranks.is_first)
 
     def state(self) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 import datetime
 import gzip
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -189,3 +190,22 @@ def test_hub_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets, "load_dataset", load)
     source = read_source(DataConfig(source="hub:org/name", subset="main", split="test", limit=1))
     assert (source.stem, source.rows) == ("name", ROWS[:1])
+
+
+def test_a_library_that_is_missing_is_named_with_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved")
+    pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "x.parquet")
+    for name in ("datasets", "pyarrow", "pyarrow.parquet", "reasoning_gym", "verifiers.v1"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for source, library, extra in (
+        ("hub:openai/gsm8k", "datasets", "datasets"),
+        (tmp_path / "saved", "datasets", "datasets"),
+        (tmp_path / "x.parquet", "pyarrow", "datasets"),
+        ("reasoning-gym:chain_sum", "reasoning-gym", "reasoning-gym"),
+        ("verifiers:gsm8k", "verifiers", "verifiers"),
+    ):
+        message = message_of(source)
+        assert library in message
+        assert message.endswith(f"is not installed: pip install 'freerun[{extra}]'")

@@ -395,8 +395,16 @@ def test_the_schema_says_what_every_route_takes(served: Served) -> None:
         assert content["application/json"]["schema"] == {"$ref": f"#/components/schemas/{name}"}
         assert field in parts[name]["required"]
     assert [p["name"] for p in schema["paths"]["/pause"]["post"]["parameters"]] == ["mode"]
+    assert [p["name"] for p in schema["paths"]["/v1/models/{name}"]["get"]["parameters"]] == ["name"]
+    assert set(schema["paths"]) == {
+        *("/inference/v1/generate", "/update_weights", "/pause", "/resume", "/is_paused", "/stats", "/metrics"),
+        *("/health", "/v1/models", "/v1/models/{name}", "/v1/completions", "/v1/chat/completions"),
+    }
     for reference in re.findall(r'"#/components/schemas/(\w+)"', json.dumps(schema)):
         assert reference in parts
+    status, page = served.call("GET", "/docs")
+    assert status == 200
+    assert "/openapi.json" in page
 
 
 def test_a_bad_command_is_one_line(tmp_path: Path) -> None:

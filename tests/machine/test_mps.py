@@ -60,7 +60,7 @@ def test_the_daemon_ends_with_the_run_even_by_kill_9(daemon: Path) -> None:
 def test_where_cuda_does_not_work_the_reason_is_told_and_nothing_is_left(daemon: Path) -> None:
     async def attempt() -> None:
         async with Mps(daemon):
-            pytest.skip("there is a GPU here")
+            pytest.skip("needs a machine without a GPU")
 
     with pytest.raises(MpsRefused, match=r"libcuda|CUDA fails"):
         asyncio.run(attempt())

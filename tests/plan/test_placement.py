@@ -2,15 +2,17 @@
 runs it on a real one."""
 
 import os
-from pathlib import Path
-from typing import Any
+import sys
+from collections.abc import Sequence
+from typing import Any, cast
 
 import pytest
+import torch
 
 from freerun.config.load import load_config
 from freerun.config.tree import RunConfig
 from freerun.core import ConfigError
-from freerun.machine.gpus import Gpu, are_untold, chosen, name_by_uuid, visible_gpus
+from freerun.machine.gpus import Gpu, UnknownMemory, are_untold, chosen, name_by_uuid, visible_gpus
 from freerun.models.shape import shape_of
 from freerun.plan.memory import plan_memory
 from freerun.plan.placement import place
@@ -18,7 +20,12 @@ from freerun.rewards.config import RewardConfig
 from freerun.run.assignment import judging
 
 GB = 2**30
-LISTED = "0, GPU-aaa, NVIDIA H200, 143771, 143000\n1, GPU-abb, NVIDIA H200, 143771, 1000\n2, GPU-ccc, X, 81559, 81000\n"
+LISTED = [
+    Gpu("GPU-aaa", "NVIDIA H200", 143_771 * 2**20, 143_000 * 2**20),
+    Gpu("GPU-abb", "NVIDIA H200", 143_771 * 2**20, 1_000 * 2**20),
+    Gpu("GPU-ccc", "X", 81_559 * 2**20, 81_000 * 2**20),
+]
+SHARED = [UnknownMemory("GPU-aaa")]
 
 
 def gpus(count: int, free: float = 139.0) -> list[Gpu]:
@@ -51,7 +58,8 @@ def test_cuda_visible_devices_is_read_as_cuda_reads_it() -> None:
     assert seen("0,7,1") == ["GPU-aaa"]
     assert seen("") == []
     assert chosen(LISTED, "1")[0].free == 1000 * 2**20
-    assert chosen("0, GPU-aaa, GB10, [N/A], [N/A]\n", None) == []
+    assert chosen(SHARED, None) == []
+    assert [gpu.uuid for gpu in chosen([*SHARED, *LISTED], "1")] == ["GPU-aaa"], "one without a memory has its number"
 
 
 def test_judges_get_the_processors_that_the_rest_of_a_run_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,11 +75,46 @@ def test_judges_get_the_processors_that_the_rest_of_a_run_leaves(monkeypatch: py
     assert RewardConfig().processes == 16, "a judge alone"
 
 
-def driver_says(listed: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tool = folder / "nvidia-smi"
-    tool.write_text(f"#!/bin/sh\ncat <<'EOF'\n{listed}EOF\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+class Driver:
+    """The few functions of NVML that are asked, on a machine with these GPUs; `None`: on one without a driver."""
+
+    class NVMLError(Exception): ...
+
+    def __init__(self, gpus: Sequence[Gpu | UnknownMemory] | None) -> None:
+        self._gpus, self._is_open = gpus, False
+
+    def nvmlInit(self) -> None:
+        if self._gpus is None:
+            raise self.NVMLError
+        self._is_open = True
+
+    def nvmlShutdown(self) -> None:
+        assert self._is_open
+        self._is_open = False
+
+    def nvmlDeviceGetCount(self) -> int:
+        assert self._is_open
+        return len(self._gpus or ())
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Gpu | UnknownMemory:
+        assert self._is_open
+        assert self._gpus is not None
+        return self._gpus[index]
+
+    def nvmlDeviceGetUUID(self, gpu: Gpu | UnknownMemory) -> str:
+        return gpu.uuid
+
+    def nvmlDeviceGetName(self, gpu: Gpu) -> bytes:
+        return gpu.name.encode()
+
+    def nvmlDeviceGetMemoryInfo(self, gpu: Gpu | UnknownMemory) -> Gpu:
+        if isinstance(gpu, UnknownMemory):
+            raise self.NVMLError
+        return gpu
+
+
+def driver_says(gpus: Sequence[Gpu | UnknownMemory] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", cast(Any, Driver(gpus)))
 
 
 @pytest.mark.parametrize(
@@ -81,19 +124,20 @@ def driver_says(listed: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (LISTED, "1", False),
         (LISTED, "", False),
         (LISTED, "MIG-1234", True),
-        ("0, GPU-aaa, GB10, [N/A], [N/A]\n", None, True),
-        ("", None, False),
+        (SHARED, None, True),
+        (None, None, False),
         (LISTED, "-1", False),
         (LISTED, "NoDevFiles", False),
         (LISTED, "7", False),
-        ("No devices were found\n", None, False),
-        ("0, GPU-aaa, GB10, Rev. 2, [N/A], [N/A]\n", "0", True),
+        ([], None, False),
+        (SHARED, "0", True),
+        (SHARED, "1", False),
     ],
 )
 def test_gpus_whose_memory_nobody_tells_are_noticed(
-    listed: str, names: str | None, untold: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    listed: list[Gpu | UnknownMemory] | None, names: str | None, untold: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver_says(listed, tmp_path, monkeypatch)
+    driver_says(listed, monkeypatch)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if names is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
@@ -105,9 +149,9 @@ def test_gpus_whose_memory_nobody_tells_are_noticed(
     [("2,0", "GPU-ccc,GPU-aaa"), ("1", "GPU-abb"), ("GPU-ab", "GPU-ab"), ("7", "7"), ("", ""), (None, None)],
 )
 def test_gpus_that_were_given_by_number_go_by_name(
-    given: str | None, then: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: str | None, then: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver_says(LISTED, tmp_path, monkeypatch)
+    driver_says(LISTED, monkeypatch)
     if given is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     else:
@@ -229,6 +273,11 @@ def test_whoever_fetches_weights_from_a_gpu_takes_a_little_of_it() -> None:
     assert least(7) - least(1) == 6
 
 
-def test_a_run_without_gpus_needs_no_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
+def test_a_run_without_gpus_needs_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver_says(None, monkeypatch)
     assert visible_gpus() == []
+
+
+def test_this_machine_has_the_gpus_that_torch_finds() -> None:
+    """Through the real library, whether or not there is a driver."""
+    assert len(visible_gpus()) == torch.cuda.device_count()
