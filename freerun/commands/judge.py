@@ -14,11 +14,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from freerun.config.load import load_reward
+from freerun.config.load import load_section
 from freerun.control.waiting import together
 from freerun.core import ConfigError, DataError, Task
+from freerun.core.text import did_you_mean
 from freerun.data.config import DataConfig
-from freerun.data.rows import did_you_mean, listed
+from freerun.data.rows import listed
 from freerun.data.sources import read_source
 from freerun.data.tasks import as_text, tasks_as_they_stand
 from freerun.machine.host import processors
@@ -52,7 +53,7 @@ class Keys:
 def reward_of(judge: str, workers: int | None, timeout_s: float | None) -> RewardConfig:
     """Of a judge by name, of one written as in a run's file, or of the `reward` section of such a file; checked."""
     if judge.endswith((".yaml", ".yml")):
-        config = load_reward(Path(judge))
+        config = load_section("reward", RewardConfig, Path(judge))
     else:
         config = RewardConfig(judge=_spelled(judge), workers=processors())
     changes = {"workers": workers, "timeout_s": timeout_s}

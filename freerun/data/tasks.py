@@ -8,8 +8,9 @@ import json
 from typing import Any, Protocol
 
 from freerun.core import DataError, Task
+from freerun.core.text import did_you_mean
 from freerun.data.config import DataConfig
-from freerun.data.rows import Row, did_you_mean, listed
+from freerun.data.rows import Row, listed
 from freerun.data.sources import Source, read_source
 
 Message = dict[str, str]

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from freerun.core import ConfigError
+from freerun.core.files import atomic_folder
 from freerun.models.decoder import Decoder, inverse_frequencies
 from freerun.models.shape import Shape, read_shape
 
@@ -69,20 +70,16 @@ def save_decoder(decoder: Decoder, folder: Path, like: Path | None = None) -> No
 def save_tensors(tensors: Mapping[str, Tensor], shape: Shape, folder: Path, like: Path | None = None) -> None:
     """Write an ordinary Hugging Face folder; tokenizer and templates are copied from the folder `like`.
 
-    The folder appears whole or not at all: it is written under another name first.
+    The folder appears complete or not at all.
     """
-    unfinished = folder.with_name(folder.name + ".unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    _write_shards(dict(to_hugging_face(tensors, shape)), unfinished)
     dtype = str(tensors["embed.weight"].dtype).removeprefix("torch.")
     raw = {k: v for k, v in shape.raw.items() if k not in ("torch_dtype", "dtype")} | {"dtype": dtype}
-    (unfinished / "config.json").write_text(json.dumps(raw, indent=2) + "\n")
-    for file in sorted(like.iterdir()) if like else []:
-        if file.is_file() and file.name != "config.json" and not _WEIGHTS.search(file.name):
-            shutil.copy(file, unfinished / file.name)
-    shutil.rmtree(folder, ignore_errors=True)
-    unfinished.rename(folder)
+    with atomic_folder(folder) as unfinished:
+        _write_shards(dict(to_hugging_face(tensors, shape)), unfinished)
+        (unfinished / "config.json").write_text(json.dumps(raw, indent=2) + "\n")
+        for file in sorted(like.iterdir()) if like else []:
+            if file.is_file() and file.name != "config.json" and not _WEIGHTS.search(file.name):
+                shutil.copy(file, unfinished / file.name)
 
 
 def hugging_face_names(name: str) -> list[str]:

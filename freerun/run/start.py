@@ -7,6 +7,7 @@ from pathlib import Path
 
 from freerun.config.text import dump
 from freerun.control.state import ControlState
+from freerun.core.files import write_atomically
 from freerun.observe.folder import RunFolder, keep_lines, writing
 from freerun.run.prepare import Prepared
 from freerun.train.checkpoint_folder import CheckpointFolder
@@ -57,8 +58,6 @@ def create_folder(prepared: Prepared) -> RunFolder:
 
 
 def write_config(folder: RunFolder, prepared: Prepared) -> None:
-    """Whole or not at all: a run without it cannot be resumed."""
-    draft = folder.config.with_name("config.yaml.draft")
+    """A run without this file cannot be resumed, so it is never half written."""
     with writing(folder.config):
-        draft.write_text(dump(prepared.config, prepared.origins), encoding="utf-8")
-        draft.replace(folder.config)
+        write_atomically(folder.config, dump(prepared.config, prepared.origins))

@@ -7,7 +7,6 @@ Peft takes seconds to import, so import this file only where LoRA is wanted.
 """
 
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from copy import copy
 from pathlib import Path
@@ -20,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from freerun.core import ConfigError
+from freerun.core.files import atomic_folder
 from freerun.models.checkpoint import PARTS, hugging_face_names, to_hugging_face
 from freerun.models.decoder import Decoder
 from freerun.train.ranks import whole
@@ -88,17 +88,13 @@ def save_adapter(decoder: Decoder, folder: Path, base: str, writes: bool = True)
     tensors = _hugging_face(decoder)
     if not writes:
         return
-    unfinished = folder.with_name(folder.name + ".unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    save_file(tensors, unfinished / "adapter_model.safetensors", metadata={"format": "pt"})
     config = copy(_config(decoder))
     config.base_model_name_or_path = base
     config.target_modules = {part.split(".")[-1] for target in config.target_modules for part in PARTS[target]}
     config.inference_mode = True
-    config.save_pretrained(unfinished)
-    shutil.rmtree(folder, ignore_errors=True)
-    unfinished.rename(folder)
+    with atomic_folder(folder) as unfinished:
+        save_file(tensors, unfinished / "adapter_model.safetensors", metadata={"format": "pt"})
+        config.save_pretrained(unfinished)
 
 
 def load_adapter(decoder: Decoder, folder: Path) -> None:

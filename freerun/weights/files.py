@@ -8,6 +8,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from freerun.core import Version, WeightsError
+from freerun.core.files import write_atomically
 from freerun.core.reports import WeightsHandle
 from freerun.weights.base import Subscriber
 
@@ -25,9 +26,7 @@ class FilePublisher:
             raise WeightsError(f"versions only go up: {version} cannot follow {self._version}")
         content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
         path = self._folder / f"version-{version}.safetensors"
-        unfinished = path.with_suffix(".unfinished")
-        unfinished.write_bytes(content)
-        unfinished.rename(path)
+        write_atomically(path, content)
         self._kept.append(path)
         while len(self._kept) > 2:
             self._kept.pop(0).unlink(missing_ok=True)

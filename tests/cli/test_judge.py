@@ -117,7 +117,7 @@ def test_many_different_rewards_are_binned(tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (["--reward", "mth", "rows.jsonl"], 'there is no judge "mth"'),
-        (["--reward", "math", "row.jsonl"], 'there is no row.jsonl (from {tmp}); did you mean "rows.jsonl"?'),
+        (["--reward", "math", "row.jsonl"], "there is no row.jsonl (from {tmp}); did you mean rows.jsonl?"),
         (["--reward", "[math", "rows.jsonl"], "--reward '[math' is not YAML"),
         (["--reward", "none.yaml", "rows.jsonl"], "there is no file none.yaml"),
         (["--reward", "bad.yaml", "rows.jsonl"], "unknown key reward.worker; did you mean reward.workers?"),
