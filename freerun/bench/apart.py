@@ -19,7 +19,7 @@ from freerun.core import ConfigError
 from freerun.engines.base import Sampling
 from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.engine import EmbeddedEngine
-from freerun.run.child import follow_the_parent
+from freerun.machine.parent import end_with_parent
 from freerun.train.config import TrainConfig
 from freerun.train.learner import Learner
 
@@ -93,7 +93,7 @@ def train(job: Job) -> Iterator[int]:
 KINDS: dict[str, Callable[[Job], Iterator[int]]] = {"engine": decode, "trainer": train}
 
 if __name__ == "__main__":
-    follow_the_parent()
+    end_with_parent()
     kind, settings = sys.argv[1:]
     job = msgspec.json.decode(settings, type=Job)
     set_threads(job.threads)

@@ -1,17 +1,13 @@
-"""A process of the run: `python -m freerun.run.child KIND SETTINGS`, started by `processes.py`.
+"""An engine or a trainer rank of a run, as a process: `python -m freerun.run.child KIND SETTINGS`.
 
-Two pipes tie it to its parent. It says on one that it is ready, and where; or which of our own errors keeps it from
-that. The other is its lifeline: nothing is ever written to it, and when it closes, because the parent ended in
-whatever way, kill -9 included, the child ends too.
+`machine/processes.py` starts it, and `machine/parent.py` ties it to its parent: it ends when that does.
 """
 
 import asyncio
 import os
 import signal
 import sys
-import threading
 import traceback
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +16,7 @@ import msgspec
 from freerun.core import FreerunError
 from freerun.engines.config import EngineConfig
 from freerun.machine.garbage import freeze_heap
-from freerun.machine.processes import Refusal
+from freerun.machine.parent import announce_ready, announce_refusal, end_with_parent
 from freerun.train.config import TrainConfig
 
 ENGINE_KEY = "FREERUN_ENGINE_KEY"
@@ -87,29 +83,12 @@ def run_trainer(settings: TrainerSettings) -> None:
 
 def ready(where: str) -> None:
     freeze_heap()
-    with os.fdopen(READY_FD, "w") as pipe:
-        pipe.write(where)
+    announce_ready(where)
 
-
-def refuse(error: FreerunError) -> None:
-    """If it is ready already, its parent has stopped listening, and finds the error in the log."""
-    with suppress(OSError), os.fdopen(READY_FD, "wb") as pipe:
-        pipe.write(msgspec.json.encode(Refusal(type(error).__name__, error.message, error.detail)))
-
-
-def follow_the_parent() -> None:
-    def until_it_ends() -> None:
-        os.read(0, 1)
-        os._exit(1)
-
-    threading.Thread(target=until_it_ends, name="lifeline", daemon=True).start()
-
-
-READY_FD = int(os.environ.get("FREERUN_READY_FD", "-1"))
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    follow_the_parent()
+    end_with_parent()
     kind, settings = sys.argv[1:]
     try:
         if kind == "engine":
@@ -119,5 +98,5 @@ if __name__ == "__main__":
     except Exception as error:
         traceback.print_exc()
         if isinstance(error, FreerunError):
-            refuse(error)
+            announce_refusal(error)
         os._exit(1)  # at once: a thread that waits for another rank would hold it here
