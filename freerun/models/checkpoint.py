@@ -42,6 +42,11 @@ _LAYER = re.compile(r"layers\.(\d+)\.(\w+)\.(weight|bias)")
 def load_decoder(folder: Path, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Decoder:
     """The model in that folder. Nothing is initialised first: that alone takes seconds at a billion parameters."""
     shape = read_shape(folder)
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            "torch cannot use a GPU here: install a torch that is built for CUDA (see `freerun doctor`), or set "
+            "engine.device=cpu and train.device=cpu"
+        )
     with torch.device("meta"):
         decoder = Decoder(shape)
     tensors = {}

@@ -15,6 +15,7 @@ import msgspec
 
 from freerun.core import FreerunError
 from freerun.engines.config import EngineConfig
+from freerun.machine.device import choose_device
 from freerun.machine.garbage import freeze_heap
 from freerun.machine.parent import announce_ready, announce_refusal, end_with_parent
 from freerun.train.config import TrainConfig
@@ -64,12 +65,13 @@ def run_trainer(settings: TrainerSettings) -> None:
     from freerun.weights.publish import publisher_for
 
     config = TrainConfig.model_validate(settings.train)
-    if settings.memory_share and config.place() == "cuda":
+    device = choose_device(config.device)
+    if settings.memory_share and device == "cuda":
         from torch import cuda
 
         cuda.set_per_process_memory_fraction(min(settings.memory_share, 1.0))
-    ranks = Ranks.join(settings.rank, config.ranks, settings.rendezvous, config.place())
-    publisher = publisher_for(config.place(), Path(settings.weights)) if ranks.is_first else None
+    ranks = Ranks.join(settings.rank, config.ranks, settings.rendezvous, device)
+    publisher = publisher_for(device, Path(settings.weights)) if ranks.is_first else None
     checkpoint = Path(settings.checkpoint) if settings.checkpoint else None
     worker = TrainerProcess(
         *(Path(settings.model), config, settings.temperature, settings.seed),

@@ -9,8 +9,9 @@ from freerun.core import FreerunError, Sample
 from freerun.core.reports import Evaluation, StepResult
 from freerun.data.stream import TaskStream
 from freerun.observe.folder import JsonLines, RunFolder
+from freerun.plan.placement import RunKind
 from freerun.run.checkpoints import saved
-from freerun.run.local import parts
+from freerun.run.local import run_processes
 from freerun.run.prepare import Prepared, example_of
 from freerun.run.start import Start, create_folder
 
@@ -27,8 +28,8 @@ async def sft(
     state, stream = start.state, prepared.stream(epochs=None)
     stream.seek(state.position)
     with start.opened() as folder, JsonLines(folder.metrics) as metrics:
-        evaluates, checkpoints = config.sft.until is not None, folder.checkpoints
-        async with parts(prepared, folder, evaluates, generates=False, checkpoint=start.checkpoint) as running:
+        checkpoints, plan = folder.checkpoints, prepared.plan(RunKind.SFT, evaluates=config.sft.until is not None)
+        async with run_processes(prepared, folder, plan, start.checkpoint) as running:
             trainer, identity = running.trainer, prepared.identity
             start.begun(prepared)
 
