@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from freerun.core.records import StepRecord
+from freerun.core.reports import Span
 from freerun.observe.figures import duration, number, share
-from freerun.observe.records import EvalRecord, StepRecord
-from freerun.observe.timeline import Span
+from freerun.observe.records import EvalRecord
 
 Interval = tuple[float, float]
 
