@@ -1,4 +1,4 @@
-"""What a run will do, said before it does it: `freerun train --dry-run`."""
+"""`freerun train --dry-run`: describe what a run would do, and start nothing."""
 
 from freerun.run.prepare import Prepared
 
@@ -25,7 +25,7 @@ def describe(prepared: Prepared) -> str:
     ]
     if config.evaluate.every:
         lines.append(f"           evaluator: an engine of its own, every {config.evaluate.every} steps")
-    if note := prepared.held_out_overlap:
+    if note := prepared.held_out_warning:
         lines.append(f"note       {note}")
     lines += [
         f"batch      {control.groups_per_step} groups × {rollout.group_size} samples = {batch} samples a step, "

@@ -1,4 +1,4 @@
-"""A row, and the words in which the readers of rows complain."""
+"""A row of data, and how error messages list names."""
 
 from collections.abc import Iterable
 from typing import Any

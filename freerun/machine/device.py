@@ -9,8 +9,8 @@ Device = Literal["cpu", "cuda"]
 
 
 def choose_device(wanted: Literal["auto", "cpu", "cuda"], has_gpu: bool | None = None) -> Device:
-    """What a setting comes to on this machine: a GPU if there is one, where it does not say. `has_gpu` is for whoever
-    knows already."""
+    """The device that a setting means on this machine: `auto` is a GPU if there is one. Callers that know whether there
+    is one pass `has_gpu`."""
     if wanted != "auto":
         return wanted
     found = any_gpu() if has_gpu is None else has_gpu

@@ -1,6 +1,6 @@
 """NVIDIA's MPS: lets two processes use one GPU at the same time, where the driver alone would give them turns.
 
-A run has a daemon of its own, with its own folders; neither the card's settings nor anybody else's daemon is touched.
+A run has a daemon of its own, with its own folders; neither the GPU's settings nor any other daemon is touched.
 A supervisor, which is this module run as a program, starts the daemon; when the run ends, in whatever way, kill -9
 included, it ends the daemon and whatever that has started.
 """
@@ -40,7 +40,7 @@ class Mps:
         return None if shutil.which(_DAEMON) else f"{_DAEMON} is not installed; it comes with NVIDIA's driver"
 
     def environment(self, high_priority: bool) -> dict[str, str]:
-        """For a process that is to share the GPU; of two, the one of high priority goes first."""
+        """For a process that is to share the GPU. The work of one with high priority goes before that of the others."""
         return _folders(self._folder) | {"CUDA_MPS_CLIENT_PRIORITY": "0" if high_priority else "1"}
 
     async def __aenter__(self) -> "Mps":
@@ -65,7 +65,7 @@ class Mps:
 
 
 class MpsRefused(FreerunError):
-    """There is no MPS to be had here, and why."""
+    """MPS does not work here; the message says why."""
 
 
 def supervise(folder: Path) -> None:
@@ -128,7 +128,7 @@ def use_the_gpu() -> None:
 
 
 def _end(daemon: "subprocess.Popen[bytes]", folder: Path, environment: dict[str, str]) -> None:
-    """Ask, then insist, on whatever the daemon has started too."""
+    """Ask the daemon to end; then kill it and whatever it has started."""
     with suppress(subprocess.TimeoutExpired):
         _ask("quit -t 1", environment)
         daemon.wait(_END_S)

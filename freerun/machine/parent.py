@@ -5,8 +5,8 @@ Two pipes tie a child to its parent. The first is its standard input, the lifeli
 when the parent ends, in whatever way, kill -9 included, the kernel closes it. On the second the child says that it is
 ready, and where it can be reached, or which of our own errors keeps it from that.
 
-The lifeline is read by a thread. Processes that fork cannot have one, and a program nobody has read may not be given
-one; these have `kill_with_parent` (the judges' workers), or their own code (the sandbox, which imports `core` alone).
+A thread reads the lifeline. Processes that fork must not have threads: the judges' workers use `kill_with_parent`. The
+sandbox, which imports `core` alone and runs programs that may fight back, has its own ways.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ import msgspec
 from freerun.core import FreerunError, errors
 
 READY_FD = "FREERUN_READY_FD"
-"""The environment variable that names the pipe to say on that one is ready. Without it nobody listens."""
+"""The environment variable that holds the descriptor of that second pipe. Without it, nothing is announced."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 

@@ -150,8 +150,8 @@ class Processes:
         return await child.ready()
 
     async def watch(self) -> None:
-        """Never returns: raises as soon as one of the processes has ended. Of several at once, one that was killed, or
-        the first that was started: others may have ended because it did."""
+        """Never returns: raises as soon as a process has ended. If several have, it names one that was killed, or the
+        first that was started: others may have ended because it did."""
         waits = {asyncio.create_task(child.process.wait()): child for child in self._children}
         try:
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

@@ -88,7 +88,9 @@ def plan_memory(demand: Demand, placement: Placement) -> MemoryPlan:
         if not here:
             continue
         elsewhere = [*placement.engines, placement.evaluator if demand.evaluated else None]
-        visitors = sum(index in placement.engine_sees(gpu_of)[1:] for gpu_of in elsewhere)  # who fetch weights here
+        visitors = sum(
+            index in placement.engine_sees(gpu_of)[1:] for gpu_of in elsewhere
+        )  # they fetch weights from here
         free = gpu.free - int(_SPARE * gpu.total) - _CONTEXT * (len(here) + visitors)
         left = free - sum(need.least for need in here)
         if left < 0:

@@ -16,7 +16,7 @@ class RunKind(Enum):
     SFT = "sft"
     """The trainer learns from given answers; the only engine is the evaluator, if there is one."""
     EVALUATE = "eval"
-    """One engine generates, and nobody trains."""
+    """One engine generates; there is no trainer."""
 
     @property
     def trains(self) -> bool:
@@ -36,7 +36,7 @@ class Placement:
 
     @property
     def shared(self) -> bool:
-        """Whether generation and training meet on a GPU."""
+        """Whether generation and training share a GPU."""
         return any(gpu is not None and gpu in self.ranks for gpu in (*self.engines, self.evaluator))
 
     def engine_sees(self, gpu: int | None) -> list[int]:

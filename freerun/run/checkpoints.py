@@ -49,7 +49,7 @@ class Checkpointer(Observer):
             await self.checkpoint()
 
     async def checkpoint(self) -> None:
-        """Of the last settled step. Refused by the trainer when it is past that: in a step that was cut off."""
+        """Save the last settled step. The trainer refuses when it is past that, in a step that was cut off."""
         state = self._latest
         if state is None:
             return
@@ -62,7 +62,7 @@ class Checkpointer(Observer):
         self._observer.span(Span("checkpoint", name, start_s, time.monotonic(), process="trainer"))
 
     async def weights(self) -> None:
-        """The trainer's version as `checkpoints/last`, for everybody else."""
+        """Save the trainer's version as a Hugging Face folder, `checkpoints/last`."""
         await self._trainer.save(str(self._folder.checkpoints / "last"))
 
 

@@ -21,7 +21,7 @@ from freerun.machine.parent import announce_ready, announce_refusal, end_with_pa
 from freerun.train.config import TrainConfig
 
 ENGINE_KEY = "FREERUN_ENGINE_KEY"
-"""What the engine asks of its clients. In the environment: everybody can read a command line."""
+"""The environment variable with the key that an engine's clients must send. A command line could be read by anyone."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -37,17 +37,17 @@ class TrainerSettings:
     temperature: float
     seed: int
     longest: int
-    """Most tokens that an answer may have."""
+    """The most tokens that an answer may have."""
     endpoint: str
     weights: str
     """The folder, in shared memory, where versions are published."""
     checkpoint: str | None = None
-    """Where the trainer goes on from; without one it begins with the model."""
+    """What the trainer continues from; without one it begins with the model."""
     rank: int = 0
     rendezvous: str = ""
     """The file by which ranks find each other."""
     memory_share: float | None = None
-    """Of the GPU's memory: more than this it may not take."""
+    """How much of the GPU's memory it may take."""
 
 
 def run_engine(settings: EngineSettings) -> None:

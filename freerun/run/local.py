@@ -1,4 +1,4 @@
-"""A run on this machine: every part a process of its own, wired to the controller, ended with it."""
+"""A run on this machine: engines, trainer and judges as processes, wired to the controller and ended with it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -104,7 +104,7 @@ async def train(prepared: Prepared, start: Start | None = None, guests: Iterable
         live = view(folder.name, config.control.steps, config.control.max_staleness)
         observed = Observed.by(prepared, start, [live], guests)
         with reported(folder, config.control.max_staleness), closing(observed.all):
-            for told in [*start.notes, *([prepared.held_out_overlap] if prepared.held_out_overlap else [])]:
+            for told in [*start.notes, *([prepared.held_out_warning] if prepared.held_out_warning else [])]:
                 observed.all.note(told)
             observed.all.doing("controller", "starts engine, trainer and reward workers")
             plan = prepared.plan(evaluates=bool(config.evaluate.every))

@@ -30,17 +30,17 @@ class Prepared:
     held_out: list[Task]
 
     @property
-    def held_out_overlap(self) -> str | None:
-        """Said when tasks to evaluate on are trained on too: the evaluation then flatters."""
+    def held_out_warning(self) -> str | None:
+        """A line to show when tasks to evaluate on are also trained on: the evaluation is then too good."""
         trained = {tuple(task.prompt_tokens) for task in self.tasks}
         again = sum(tuple(task.prompt_tokens) in trained for task in self.held_out)
         if not again:
             return None
-        return f"{again} of the {len(self.held_out)} held_out tasks are in data too: what is new to it shows less"
+        return f"{again} of the {len(self.held_out)} held_out tasks are in data too, so evaluations will look too good"
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What says which model this is; a checkpoint remembers it."""
+        """What identifies the model; every checkpoint records it."""
         return identity(self.config, self.shape, self.tokenizer)
 
     def plan(self, kind: RunKind = RunKind.TRAIN, evaluates: bool = False) -> Plan:
@@ -101,7 +101,7 @@ def _load_model(config: RunConfig) -> tuple[Shape, Any]:
 
 
 def _end(prepared: Prepared) -> list[int]:
-    """Of the tokens that end an answer the tokenizer's own, which its chat template ends a turn with."""
+    """The token that ends an answer: the tokenizer's own, with which its chat template ends a turn."""
     ends, own = prepared.shape.eos_token_ids, prepared.tokenizer.eos_token_id
     if own is not None and (own in ends or not ends):
         return [own]

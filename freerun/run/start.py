@@ -39,7 +39,7 @@ class Start:
             checkpoint_folder = CheckpointFolder(self.folder.checkpoints)
             for path in self.damaged:
                 checkpoint_folder.put_aside(path)
-            checkpoint_folder.tidy()
+            checkpoint_folder.remove_unfinished()
             for file in (self.folder.metrics, self.folder.evals, self.folder.samples):
                 keep_lines(file, lambda line: line["step"] <= self.state.version)
             yield self.folder

@@ -47,8 +47,8 @@ class CheckpointFolder:
         shutil.rmtree(aside, ignore_errors=True)
         checkpoint.rename(aside)
 
-    def tidy(self) -> None:
-        """Remove what was never finished. Only while nobody writes."""
+    def remove_unfinished(self) -> None:
+        """Only while no trainer writes."""
         for path in self._entries():
             if path.name.endswith(UNFINISHED):
                 shutil.rmtree(path)

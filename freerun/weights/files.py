@@ -1,4 +1,4 @@
-"""Weights through files: for processes that share a file system and nothing else. The slowest way, and the plainest."""
+"""Weights through files: for processes that share only a file system. The slowest way, and the simplest."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ from freerun.weights.base import Subscriber
 
 
 class FilePublisher:
-    """Each version is a safetensors file that appears whole; the two newest are kept."""
+    """Each version is a safetensors file that appears complete; the two newest are kept."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

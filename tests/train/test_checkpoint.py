@@ -123,7 +123,7 @@ def test_a_checkpoint_that_was_never_finished_is_not_one(tmp_path: Path, monkeyp
     assert list(CheckpointFolder(tmp_path).whole()) == [1]
     assert version_of(tmp_path / "step-2.unfinished") is None
     assert (tmp_path / "step-2.unfinished" / CONTROL).is_file()
-    CheckpointFolder(tmp_path).tidy()
+    CheckpointFolder(tmp_path).remove_unfinished()
     assert [path.name for path in tmp_path.iterdir()] == ["step-1"]
 
 
