@@ -1,4 +1,4 @@
-"""Keeps what `freerun resume` needs.
+"""Saves what `freerun resume` needs.
 
 Consumes settled steps; produces checkpoints, every so many steps and of the last one. It waits until the step's version
 is delivered (supervised steps deliver nothing), so that its line in the metrics is there before the checkpoint is; and
@@ -68,7 +68,7 @@ class Checkpointer(Observer):
 
 @asynccontextmanager
 async def saved(*saves: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """They are done after the block, one after another: also when it fails or is interrupted, as far as that goes."""
+    """Do the saves after the block, one after another; after a failure or an interruption too, within a time limit."""
     try:
         yield
     except (asyncio.CancelledError, FreerunError) as end:

@@ -1,4 +1,4 @@
-"""Where a run begins: in a folder of its own at version 0, or in an old one where a checkpoint left off."""
+"""Where a run begins: in a new folder at version 0, or in an earlier run's folder at a checkpoint."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,7 +30,7 @@ class Start:
 
     @contextmanager
     def opened(self) -> Iterator[RunFolder]:
-        """The folder, ours alone, as it was when the checkpoint was made.
+        """The folder, locked for us, as it was when the checkpoint was made.
 
         Lines about later steps go, for those steps are done again; so do half-written checkpoints. The timeline keeps
         what happened. The configuration is still the old one: see `begun`.
@@ -46,7 +46,7 @@ class Start:
 
     def begun(self, prepared: Prepared) -> None:
         """The checkpoint is loaded and every process is up: from now on the run has this configuration. A resume that
-        fails before that leaves the one that was, with which the run can go on."""
+        fails earlier leaves the previous one, with which the run can still be resumed."""
         if self.checkpoint:
             write_config(self.folder, prepared)
 

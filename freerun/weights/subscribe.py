@@ -9,8 +9,8 @@ from freerun.core.reports import WeightsHandle
 from freerun.weights.base import Subscriber
 
 PLAIN = ("shm", "files")
-"""Ways whose handles are names of files. The handle of CUDA IPC is a pickle, which can run any code that its sender likes:
-it is accepted from the run's own controller only."""
+"""Ways whose handles are names of files. CUDA IPC's handle is a pickle, which can run any code that its sender
+likes: it is accepted from the run's own controller only."""
 
 
 class AnySubscriber(Subscriber):
