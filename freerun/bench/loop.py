@@ -57,8 +57,8 @@ class Measured:
     on_update: str
     steps: int
     tokens_per_s: float
-    """The lesser of the two that follow. In the long run they are one; over a few steps the trainer may live on what
-    was in stock, or the engine fill it, and neither lasts."""
+    """The lesser of the two that follow. In the long run they are equal; over a few steps the trainer may use up
+    answers that were waiting, or the engine make more than are used, and neither lasts."""
     trained_per_s: float
     generated_per_s: float
     step_s: float
@@ -69,7 +69,7 @@ class Measured:
     update_s: float
     """From the end of the trainer's step until the engines had its version, mean."""
     pause_s: float
-    """Of that, what engines stood still for, mean."""
+    """How long of that engines stood still, mean."""
     first_token_s: float
     """From the swap until the new version's first tokens were there, mean."""
     recomputed_tokens: float
