@@ -504,14 +504,17 @@ async def test_a_daemon_of_a_judge_ends_with_it(judge_file: JudgeFile, order: st
     judge = judge_file("""
         import os, signal
         def reward(task, text):
+            written, writes = os.pipe()
             if os.fork() == 0:
                 os.setsid()
                 if os.fork() == 0:
                     with open(task.answer, "w") as file:
                         file.write(f"{os.getpid()}\\n")
+                    os.write(writes, b".")
                     while True: signal.pause()
                 os._exit(0)
             os.wait()
+            os.read(written, 1)  # else it may be killed before it has said who it is
             if text == "exit": os._exit(3)
             while text == "hang": pass
             return 1
