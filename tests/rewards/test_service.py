@@ -17,7 +17,7 @@ from freerun.rewards.base import Judge, JudgeReason, Verdict
 from freerun.rewards.config import RewardConfig
 from freerun.rewards.process import ForkServer, JudgeWorker
 from freerun.rewards.service import JudgeService
-from tests.rewards.gone import wait_until_gone
+from tests.rewards.processes import wait_until_ended
 
 JudgeFile = Callable[[str], str]
 
@@ -85,7 +85,7 @@ async def workers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[JudgeWo
     monkeypatch.setattr(ForkServer, "_loaded", noted_zygote)
     yield started
     for pidfd in pidfds:
-        wait_until_gone(pidfd)
+        wait_until_ended(pidfd)
     started.clear()
     gc.collect()  # a transport that was not closed complains here
 
@@ -251,7 +251,7 @@ async def test_what_a_judge_started_dies_with_its_worker(obedient: str, order: s
         judging = asyncio.create_task(service.judge(task, order))
         child = os.pidfd_open(await told(path))
         assert (await judging).reason in (JudgeReason.TIMEOUT, JudgeReason.CRASH)
-        wait_until_gone(child)
+        wait_until_ended(child)
 
 
 async def test_a_worker_that_died_idle_fails_no_judgement(
@@ -521,9 +521,9 @@ async def test_a_daemon_of_a_judge_ends_with_it(judge_file: JudgeFile, order: st
         daemon = os.pidfd_open(await told(path))
         await judging
         if order != "stay":
-            wait_until_gone(daemon)
+            wait_until_ended(daemon)
     if order == "stay":
-        wait_until_gone(daemon)
+        wait_until_ended(daemon)
 
 
 async def test_a_judge_that_takes_too_much_memory_fails_alone(

@@ -18,7 +18,7 @@ from freerun.rewards.base import JudgeReason, Verdict
 from freerun.rewards.process import ONE_THREAD
 from freerun.rewards.protocol import FORK, ORDER, WAS_ALIVE, Request, frame, read_frame
 from freerun.rewards.spec import JudgeSetting, parse_judge
-from tests.rewards.gone import wait_until_gone
+from tests.rewards.processes import wait_until_ended
 
 JudgeFile = Callable[[str], str]
 
@@ -147,7 +147,7 @@ def test_the_zygote_forks_and_ends_workers(judge_file: JudgeFile) -> None:
         pidfd = os.pidfd_open(third.pid)
         z.control.close()
         assert z.process.wait(10) == 0
-        wait_until_gone(pidfd)
+        wait_until_ended(pidfd)
         for w in (first, second, third):
             w.close()
 
@@ -327,7 +327,7 @@ asyncio.run(main())
         pidfds = [os.pidfd_open(int(pid)) for pid in (tmp_path / "word").read_text().split()]
         process.send_signal(signal.SIGKILL)
         for pidfd in pidfds:
-            wait_until_gone(pidfd)
+            wait_until_ended(pidfd)
 
 
 def test_a_torn_frame_is_the_end() -> None:

@@ -336,7 +336,7 @@ def square(n): return n * n if found else None
     + """
 def square(n):
     for o in find():
-        if callable(o) and getattr(o, '__name__', '') in ('say', '_write_line', '<lambda>', 'examine', '_examine_one'):
+        if callable(o) and getattr(o, '__name__', '') in ('report', '_write_line', '<lambda>', '_run_test'):
             for args in (({'done': True},), (3, {'done': True})):
                 try: o(*args)
                 except BaseException: pass

@@ -18,8 +18,8 @@ from freerun.rewards.base import Judged, JudgeReason
 from freerun.rewards.code.programs import Reading, header, left_open, read
 from freerun.rewards.code.testcases import Asserts, Calls, Scripts, check_tests, find_tests
 from freerun.rewards.plain import question
-from freerun.sandbox.base import Ending, Exam, Limits, Outcome
-from freerun.sandbox.inside.examiner import is_near
+from freerun.sandbox.base import Ending, FunctionTests, Limits, ScriptResult
+from freerun.sandbox.inside.testrunner import is_close
 from freerun.sandbox.sandbox import Sandbox
 
 LONGEST_ANSWER = 1_000_000
@@ -113,11 +113,11 @@ class Code:
     def _examine(self, reading: Reading, tests: Asserts | Calls, prompt: str) -> Score:
         if isinstance(tests, Asserts):
             defines = None if tests.entry else tests.defines
-            asked = [*left_open(prompt), *([defines] if defines else [])]
-            exam = Exam(tests.entry, defines, asked, prompt, setup=tests.setup, tests=tests.cases)
+            program_names = [*left_open(prompt), *([defines] if defines else [])]
+            spec = FunctionTests(tests.entry, defines, program_names, prompt, setup=tests.setup, tests=tests.cases)
         else:
-            exam = Exam(tests.entry, header=prompt, calls=tests.cases)
-        examined = _sandbox().examine(reading.sources, exam, self._limits)
+            spec = FunctionTests(tests.entry, header=prompt, calls=tests.cases)
+        examined = _sandbox().run_tests(reading.sources, spec, self._limits)
         total = len(tests.cases)
         if examined.unreadable:
             return _unreadable(reading, total, examined.unreadable)
@@ -138,7 +138,7 @@ class Code:
         for number, (given, wanted) in enumerate(tests.cases, 1):
             began = time.monotonic()
             stdin = given.encode(errors="replace")
-            outcome = _sandbox().run(reading.sources, stdin, left, command=command, file=file)
+            outcome = _sandbox().run_script(reading.sources, stdin, left, command=command, file=file)
             if outcome.unreadable:
                 return _unreadable(reading, total, outcome.unreadable)
             wrong = self._what_is_wrong(outcome, wanted)
@@ -151,7 +151,7 @@ class Code:
                 break
         return Score(passed, total, detail or ("" if passed == total else "it ran out of time"))
 
-    def _what_is_wrong(self, outcome: Outcome, wanted: str) -> str:
+    def _what_is_wrong(self, outcome: ScriptResult, wanted: str) -> str:
         """Nothing, if it ended well and printed what was wanted."""
         if outcome.ending is not Ending.EXITED or outcome.exit_code != 0:
             last_line = outcome.stderr.decode(errors="replace").strip().rpartition("\n")[2]
@@ -184,7 +184,7 @@ def _same_word(word: str, other: str) -> bool:
     if "." not in other or len(word) > 40:  # a whole number is exact, and a word is a word
         return False
     try:
-        return is_near(float(word), float(other))
+        return is_close(float(word), float(other))
     except ValueError:
         return False
 

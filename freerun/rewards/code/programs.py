@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 NAMES = {"python": {"python", "py", "python3"}, "javascript": {"javascript", "js", "node"}, "cpp": {"cpp", "c++"}}
 """What a language is called on a fence, where it is called more than its name."""
-MOST_BLOCKS = 4
+MAX_BLOCKS = 4
 """How many blocks of an answer are looked at, from its end, for the one that defines what is asked for."""
 
 
@@ -33,7 +33,7 @@ def read(text: str, language: str = "python", entry: str | None = None, prompt: 
         return Reading([text, *_continued(prompt, text)], fenced=False)
     if entry is None:
         return Reading(chosen[:1], fenced=True)
-    chosen = chosen[:MOST_BLOCKS]
+    chosen = chosen[:MAX_BLOCKS]
     return Reading([*chosen, *(way for body in chosen for way in _continued(prompt, body))], fenced=True)
 
 

@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any
 
 from freerun.core import RewardError, Task
-from freerun.sandbox.inside.asserting import asserts_something
+from freerun.sandbox.inside.assertions import asserts_something
 
 
 @dataclass(frozen=True)

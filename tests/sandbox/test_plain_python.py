@@ -9,21 +9,19 @@ from typing import Any
 
 import pytest
 
-from freerun.core import ConfigError, DataError, RewardError, Task
+from freerun.core import DataError, RewardError, Task
 from freerun.rewards.code import judge as judging
 from freerun.rewards.code.judge import Code
 from freerun.rewards.judges import check_tasks
-from freerun.sandbox.base import Backend, Exam, Limits
+from freerun.sandbox.base import Backend, FunctionTests, Limits
 from freerun.sandbox.sandbox import Sandbox
+from tests.sandbox.helpers import open_sandbox
 
 
 @pytest.fixture(scope="module", params=list(Backend))
 def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
-    try:
-        with Sandbox(request.param) as sandbox:
-            yield sandbox
-    except ConfigError as refusal:
-        pytest.skip(str(refusal))
+    with open_sandbox(request.param) as sandbox:
+        yield sandbox
 
 
 LIST_NODE = """
@@ -43,13 +41,13 @@ def to_list(node):
         node = node.next
     return values
 """
-TURN = """
+REVERSE = """
 def turn(head):
     before = None
     while head: head.next, before, head = before, head, head.next
     return before
 """
-BUILD_ANEW = """
+REVERSE_INTO_NEW_NODES = """
 def turn(head):
     first = ListNode(0)
     while head:
@@ -301,35 +299,35 @@ AS_PLAIN_PYTHON: dict[str, tuple[str, list[str]]] = {
 }
 
 
-def examine(sandbox: Sandbox, program: str, *tests: str, **exam: Any) -> bool:
-    limits = Limits(cpu_s=4, wall_s=8)
-    examined = sandbox.examine([dedent(program)], Exam(**exam, tests=[dedent(test) for test in tests]), limits)
-    passed = examined.finished and examined.results == (True,) * len(tests)
-    return passed or bool(print(examined))  # what was wrong is shown where a test fails
+def passes(sandbox: Sandbox, program: str, *tests: str, **spec: Any) -> bool:
+    function_tests = FunctionTests(**spec, tests=[dedent(test) for test in tests])
+    result = sandbox.run_tests([dedent(program)], function_tests, Limits(cpu_s=4, wall_s=8))
+    passed = result.finished and result.results == (True,) * len(tests)
+    return passed or bool(print(result))  # pytest shows it if the test fails
 
 
 @pytest.mark.parametrize("name", AS_PLAIN_PYTHON)
-def test_as_plain_python_would_have_it(sandbox: Sandbox, name: str) -> None:
+def test_tests_behave_as_in_plain_python(sandbox: Sandbox, name: str) -> None:
     program, tests = AS_PLAIN_PYTHON[name]
-    assert examine(sandbox, program, *tests)
+    assert passes(sandbox, program, *tests)
 
 
-@pytest.mark.parametrize("turn", [TURN, BUILD_ANEW])
-def test_helpers_wherever_they_are(sandbox: Sandbox, turn: str) -> None:
+@pytest.mark.parametrize("turn", [REVERSE, REVERSE_INTO_NEW_NODES])
+def test_helpers_may_be_defined_anywhere(sandbox: Sandbox, turn: str) -> None:
     """In the prompt, in the setup, in the tests, in the answer, or in two of them."""
     helpers, check = LIST_NODE + LISTS, "assert to_list(turn(build([1, 2, 3]))) == [3, 2, 1]"
-    assert examine(sandbox, turn, check, header=helpers)
-    assert examine(sandbox, turn, check, setup=helpers)
-    assert examine(sandbox, turn, f"{helpers}\n{check}")
-    assert examine(sandbox, LIST_NODE + turn, check, header=helpers)
-    assert examine(sandbox, LIST_NODE + turn, f"{LISTS}\n{check}")
-    assert examine(sandbox, LIST_NODE + turn, f"{helpers}\n{check}")
+    assert passes(sandbox, turn, check, header=helpers)
+    assert passes(sandbox, turn, check, setup=helpers)
+    assert passes(sandbox, turn, f"{helpers}\n{check}")
+    assert passes(sandbox, LIST_NODE + turn, check, header=helpers)
+    assert passes(sandbox, LIST_NODE + turn, f"{LISTS}\n{check}")
+    assert passes(sandbox, LIST_NODE + turn, f"{helpers}\n{check}")
     method = "".join(f"    {line}\n" for line in turn.replace("(head)", "(self, head)").splitlines())
     check = "def check(candidate):\n    assert to_list(candidate(head=build([1, 2]))) == [2, 1]"
-    assert examine(sandbox, f"class Solution:\n{method}", check, header=helpers, entry="Solution().turn")
+    assert passes(sandbox, f"class Solution:\n{method}", check, header=helpers, entry="Solution().turn")
 
 
-def test_functions_named_like_pythons_own(monkeypatch: pytest.MonkeyPatch, sandbox: Sandbox) -> None:
+def test_functions_named_like_builtins(monkeypatch: pytest.MonkeyPatch, sandbox: Sandbox) -> None:
     monkeypatch.setattr(judging, "_sandbox", lambda: sandbox)
     product = "def sum(a, b): return a * b"
     for extra in (
@@ -343,7 +341,7 @@ def test_functions_named_like_pythons_own(monkeypatch: pytest.MonkeyPatch, sandb
         assert Code()(task, "def sum(a, b): return 7\ndef abs(x): return 0").reward == 0.0
 
 
-HOLES: dict[str, tuple[str, str]] = {
+LOOPHOLES: dict[str, tuple[str, str]] = {
     "stopping a map": ("def f(x): raise StopIteration", "assert all(map(f, [1, 2]))"),
     "stopping a map from within": ("def f(x): raise StopIteration", "assert all(map(lambda x: f(x) == x, [1, 2]))"),
     "stopping a map by an iterator": ("def f(x): return iter([])", "assert all(map(lambda x: next(f(x)) == x, [1]))"),
@@ -381,14 +379,14 @@ HOLES: dict[str, tuple[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", HOLES)
-def test_what_plain_python_would_let_pass_or_blame_on_the_task(sandbox: Sandbox, name: str) -> None:
-    program, test = HOLES[name]
-    assert not examine(sandbox, program, test)
+@pytest.mark.parametrize("name", LOOPHOLES)
+def test_loopholes_are_closed(sandbox: Sandbox, name: str) -> None:
+    program, test = LOOPHOLES[name]
+    assert not passes(sandbox, program, test)
 
 
-def test_lists_as_long_as_what_they_are_compared_with(sandbox: Sandbox) -> None:
-    assert examine(sandbox, "def f(): return iter([1, 2])", "from operator import *\nassert all(map(eq, f(), [1, 2]))")
+def test_map_accepts_iterators_of_the_right_length(sandbox: Sandbox) -> None:
+    assert passes(sandbox, "def f(): return iter([1, 2])", "from operator import *\nassert all(map(eq, f(), [1, 2]))")
 
 
 FIXTURES = """
@@ -432,7 +430,7 @@ STYLES: dict[str, str] = {
 
 
 @pytest.mark.parametrize("name", STYLES)
-def test_whatever_there_is_is_run(sandbox: Sandbox, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_style_of_test_is_run(sandbox: Sandbox, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judging, "_sandbox", lambda: sandbox)
     task = Task("t", "", [], extra={"test": STYLES[name]})
     Code().check_task(task)
