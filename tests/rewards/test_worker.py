@@ -122,7 +122,7 @@ def test_it_judges_until_its_input_ends() -> None:
         assert w.printed.read() == b""
 
 
-def test_the_zygote_forks_and_ends_workers(judge_file: JudgeFile) -> None:
+def test_the_forkserver_forks_and_ends_workers(judge_file: JudgeFile) -> None:
     judge = judge_file("""
         import os
         def reward(task, text):
@@ -181,7 +181,7 @@ def test_heavy_libraries_do_not_keep_it_from_forking(judge_file: JudgeFile, libr
         assert loads.read_text() == "x"
 
 
-def test_parts_are_added_up_by_weight(judge_file: JudgeFile) -> None:
+def test_judges_are_added_up_by_weight(judge_file: JudgeFile) -> None:
     judge = judge_file("""
         from freerun.rewards.base import Judged, JudgeReason
         def reward(task, text, bonus=0):
@@ -214,7 +214,7 @@ def test_the_judge_sees_the_whole_task(judge_file: JudgeFile) -> None:
 @pytest.mark.parametrize(
     ("body", "reward"), [("True", 1.0), ("3", 3.0), ("-0.5", -0.5), ("np.float32(2)", 2.0), ("np.int64(2)", 2.0)]
 )
-def test_what_is_a_number(judge_file: JudgeFile, body: str, reward: float) -> None:
+def test_which_values_are_numbers(judge_file: JudgeFile, body: str, reward: float) -> None:
     with worker(judge_file(f"import numpy as np\ndef reward(task, text): return {body}")) as w:
         assert w.ask("") == Verdict(reward, JudgeReason.OK)
 

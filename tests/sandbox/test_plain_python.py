@@ -458,7 +458,7 @@ def test_tests_that_assert_nothing_are_refused(name: str) -> None:
     with pytest.raises(DataError) as refusal:
         check_tasks(["code"], [fine, empty, Task("other", "", [], extra={"test_list": ["f(1)"]})])
     assert str(refusal.value) == (
-        "task empty: its tests assert nothing, so every answer would pass: mend or remove it (as are 1 more: other)"
+        "task empty: its tests assert nothing, so every answer would pass: fix or remove it (as are 1 more: other)"
     )
     with pytest.raises(RewardError, match="task empty: its tests assert nothing"):
         Code()(empty, "def f(n): return n * n")
