@@ -362,6 +362,20 @@ def square(n):
             os.write(3, len(body).to_bytes(4, 'big') + body)
         def square(n): return None
     """,
+    "output that is not text": """
+        import json, os
+        def square(n):
+            body = json.dumps(['output', 9, [9]]).encode()
+            os.write(3, len(body).to_bytes(4, 'big') + body)
+            return n * n
+    """,
+    "output before the answer": """
+        import json, os
+        def square(n):
+            body = json.dumps(['output', 'x' * 1000, '']).encode()
+            for _ in range(100): os.write(3, len(body).to_bytes(4, 'big') + body)
+            return None
+    """,
     "talking nonsense": "import os\ndef square(n): os.write(3, b'\\xff' * 1000); return 9",
     "an endless answer": """
         import os

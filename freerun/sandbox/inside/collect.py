@@ -1,4 +1,4 @@
-"""Collects and runs the tests that a snippet defines: `CollectedTests(new, candidate).run(names)`.
+"""Collects and runs the tests that a snippet defines: `CollectedTests(new, candidate, fixtures).run(names)`.
 
 Collected are `check(candidate)`, functions `test…`, classes `Test…` with their setup and teardown, and unittest's test
 cases; async ones too. An argument is a fixture, a parameter or the candidate. The first test that fails raises.
@@ -18,15 +18,15 @@ Candidate = Callable[[], Any]
 
 
 class CollectedTests:
-    def __init__(self, new: dict[str, Any], candidate: Candidate) -> None:
-        """`new` are the names that the snippet defined."""
+    def __init__(self, new: dict[str, Any], candidate: Candidate, fixtures: dict[str, Fixture]) -> None:
+        """`new` are the names that the snippet defined, `fixtures` those that need no definition."""
         self._new = new
         self._candidate = candidate
-        self._fixtures: dict[str, Fixture] = {}
+        self._fixtures = dict(fixtures)
 
     def run(self, names: dict[str, Any]) -> None:
         """`names` are all names, those of earlier snippets included; there may be fixtures among them."""
-        self._fixtures = {value.name or name: value for name, value in names.items() if isinstance(value, Fixture)}
+        self._fixtures |= {value.name or name: value for name, value in names.items() if isinstance(value, Fixture)}
         functions = {name: value for name, value in self._new.items() if type(value) is FunctionType}
         tests = [value for name, value in functions.items() if name.startswith("test")]
         classes = [value for value in self._new.values() if isinstance(value, type) and not is_proxy(value)]
@@ -96,9 +96,7 @@ class CollectedTests:
         return values[name]
 
 
-_UNSUPPORTED_FIXTURES = frozenset(
-    {"capsys", "capfd", "caplog", "monkeypatch", "tmp_path", "tmpdir", "mocker", "benchmark", "event_loop"}
-)
+_UNSUPPORTED_FIXTURES = frozenset({"capfd", "caplog", "tmpdir", "mocker", "benchmark", "event_loop"})
 
 
 def run_if_async(result: Any) -> Any:
@@ -116,8 +114,10 @@ def _fixture_value(value: Any) -> Iterator[Any]:
     if not isinstance(value, Generator):
         yield run_if_async(value)
         return
-    yield next(value)
-    next(value, None)
+    try:
+        yield next(value)
+    finally:
+        next(value, None)
 
 
 @contextmanager

@@ -3,10 +3,12 @@
 Whatever the program sends arrives as a value. Expected values never leave this side.
 """
 
+import builtins
 import socket
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import (
     AsyncGeneratorType,
     BuiltinFunctionType,
@@ -47,6 +49,9 @@ class ProgramLink(Link):
         self._on_break = on_break
         self._pending_changes: list[Callable[[], None]] = []
         self._copies: dict[int, tuple[Any, Any]] = {}
+        self._streams = (sys.stdout, sys.stderr)
+        self._capturing = False
+        self._operations |= {"input": lambda prompt: builtins.input(prompt)}
 
     def receive(self) -> list[Any]:
         """The next message. If the program has ended or sends garbage, the tests end at once and cannot catch it."""
@@ -54,6 +59,9 @@ class ProgramLink(Link):
             message = codec.receive(self._channel)
             if not isinstance(message, list) or not message or not isinstance(message[0], str):
                 raise ValueError("not a message")
+            if message[0] == "output":
+                _print(*message[1:])
+                return self.receive()
         except (EOFError, OSError):
             self._on_break(ENDED)
         except (ValueError, RecursionError, MemoryError):
@@ -66,6 +74,9 @@ class ProgramLink(Link):
         self.apply_pending_changes()
         if self.missing and self.test_names is not None:
             self._define_missing(self.test_names)
+        if self._capturing is (sys.stdout is self._streams[0] and sys.stderr is self._streams[1]):
+            self._capturing = not self._capturing  # tests have replaced or restored a stream
+            super().ask("capture", self._capturing)
         return super().ask(operation, *operands, **named)
 
     def _define_missing(self, names: dict[str, Any]) -> None:
@@ -171,3 +182,12 @@ class ProgramLink(Link):
 
     def _fail(self, why: str) -> NoReturn:
         self._on_break(why)
+
+
+def _print(out: Any, err: Any) -> None:
+    """Write what the program printed to the tests' streams."""
+    if not isinstance(out, str) or not isinstance(err, str):
+        raise ValueError("not text")
+    for stream, text in ((sys.stdout, out), (sys.stderr, err)):
+        with suppress(ValueError):  # the tests have closed it
+            stream.write(text)

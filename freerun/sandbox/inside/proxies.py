@@ -49,6 +49,15 @@ class Peer(Protocol):
 class ProxyClass(type):
     """The type of proxy classes."""
 
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> "ProxyClass":
+        """Called for class statements. `make_class` creates the proxy classes of existing classes."""
+        peer = next(state(base)[0] for base in bases if isinstance(base, ProxyClass))
+        if not peer.untrusted:
+            return super().__new__(cls, name, bases, namespace, **options)
+        from freerun.sandbox.inside.subclassing import define_subclass
+
+        return define_subclass(peer, name, bases, namespace, options)
+
     def __call__(cls, *args: Any, **named: Any) -> Any:
         made = state(cls)[0].ask("call", cls, *args, **named)
         if type(made) is cls:

@@ -4,16 +4,20 @@ From the program's first line on, nothing in this process can be trusted, includ
 program itself and a socket to the test runner, which is another process.
 """
 
+import builtins
+import io
 import os
 import socket
 import sys
 import traceback
+from importlib import import_module
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NoReturn
 
 from freerun.sandbox.inside import codec
 from freerun.sandbox.inside.link import Link
-from freerun.sandbox.inside.source import Unreadable, choose, prepare_interpreter
+from freerun.sandbox.inside.source import Unreadable, choose, prepare_interpreter, set_variable
+from freerun.sandbox.inside.subclassing import create_subclass, super_attribute
 
 
 def serve(program: dict[str, Any], channel: socket.socket) -> NoReturn:
@@ -46,8 +50,14 @@ class TestsLink(Link):
     def __init__(self, module: ModuleType, channel: socket.socket) -> None:
         super().__init__(channel)
         self._module = module
-        self._operations |= {"name": self._name, "has": self._has}
-        self._operations |= {"define": self._define, "candidate": self._candidate}
+        self._captured: tuple[CapturedStream, CapturedStream] | None = None
+        self._operations |= {
+            **{"name": self._name, "has": self._has, "define": self._define, "candidate": self._candidate},
+            **{"assign": self._assign, "unassign": self._unassign, "subclass": create_subclass},
+            **{"super": super_attribute, "capture": self._capture, "patch": _patch, "unpatch": _unpatch},
+            **{"environ": set_variable, "chdir": os.chdir},
+        }
+        builtins.input = lambda prompt="": self.ask("input", str(prompt))  # tests may replace their own
 
     def _name(self, name: str) -> Any:
         """Look up a name of the program, a method of its class `Solution`, or an expression (`Solution().method`)."""
@@ -78,6 +88,52 @@ class TestsLink(Link):
         if not methods:
             raise NameError("there is no function to test")
         return getattr(classes[-1](), methods[-1])
+
+    def _assign(self, name: str, value: Any) -> None:
+        vars(self._module)[name] = value
+
+    def _unassign(self, name: str) -> None:
+        if not self._has(name):
+            raise AttributeError(name)
+        del vars(self._module)[name]
+
+    # What the program prints
+
+    def _capture(self, on: bool) -> None:
+        """Send what the program prints to the tests from now on, or stop doing so."""
+        self._captured = (CapturedStream(), CapturedStream()) if on else None
+        sys.stdout, sys.stderr = self._captured or (sys.__stdout__, sys.__stderr__)
+
+    def _send(self, message: list[Any]) -> None:
+        if self._captured is not None:
+            texts = [stream.take() for stream in self._captured]
+            if any(texts):
+                super()._send(["output", *texts])
+        super()._send(message)
+
+
+class CapturedStream(io.TextIOWrapper):
+    def __init__(self) -> None:
+        super().__init__(io.BytesIO(), encoding="utf-8", errors="surrogateescape", write_through=True)
+
+    def take(self) -> str:
+        """What was printed since the last call."""
+        if self.closed:
+            return ""
+        self.flush()
+        buffer: Any = self.buffer
+        data: bytes = buffer.getvalue()
+        buffer.seek(0)
+        buffer.truncate()
+        return data.decode(errors="replace")
+
+
+def _patch(module: str, name: str, value: Any) -> None:
+    setattr(import_module(module), name, value)
+
+
+def _unpatch(module: str, name: str) -> None:
+    delattr(import_module(module), name)
 
 
 def _used_names(code: CodeType) -> set[str]:

@@ -36,6 +36,14 @@ def prepare_interpreter() -> None:
         setattr(builtins, name, Quitter(name, "Ctrl-D (i.e. EOF)"))
 
 
+def set_variable(name: str, value: str | None) -> None:
+    """Set an environment variable, or remove it."""
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
+
+
 def choose(program: dict[str, Any]) -> CodeType:
     """The first source that compiles and defines the entry; if none defines it, the first that compiles."""
     compiled, first_error = None, ""

@@ -7,6 +7,7 @@ from typing import Any
 
 from freerun.sandbox.inside.program_link import ProgramLink
 from freerun.sandbox.inside.proxies import is_proxy
+from freerun.sandbox.inside.subclassing import super_of_tests
 
 
 class TestGlobals(dict[str, Any]):
@@ -51,7 +52,19 @@ class SolutionModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return self._program.ask("name", name)
+        try:
+            return self._program.ask("name", name)
+        except NameError as error:
+            raise AttributeError(str(error)) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("__") or name == "_program":
+            super().__setattr__(name, value)
+        else:
+            self._program.ask("assign", name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self._program.ask("unassign", name)
 
 
 class StrictMap(map):  # type: ignore[type-arg]
@@ -70,7 +83,7 @@ class StrictMap(map):  # type: ignore[type-arg]
         return super().__new__(cls, call, *iterables)
 
 
-_REPLACED_BUILTINS: dict[str, Any] = {"map": StrictMap}
+_REPLACED_BUILTINS: dict[str, Any] = {"map": StrictMap, "super": super_of_tests}
 
 
 def _on_exit(error: SystemExit) -> None:

@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 from freerun.sandbox.inside import pytest_subset
 from freerun.sandbox.inside.collect import CollectedTests
+from freerun.sandbox.inside.fixtures import built_in_fixtures
 from freerun.sandbox.inside.link import BROKEN
 from freerun.sandbox.inside.program_link import ProgramLink
 from freerun.sandbox.inside.rewrite import FILE, dotted_names, instrument, required_modules
@@ -152,7 +153,8 @@ def _run_snippet(code: CodeType, names: TestGlobals, entry: str | None, program:
     exec(code, names)
     program.apply_pending_changes()
     new = {name: value for name, value in names.items() if name not in before or before[name] is not value}
-    CollectedTests(new, lambda: program.ask("candidate") if entry is None else program.ask("name", entry)).run(names)
+    candidate = lambda: program.ask("candidate") if entry is None else program.ask("name", entry)  # noqa: E731
+    CollectedTests(new, candidate, built_in_fixtures(program)).run(names)
     program.apply_pending_changes()
 
 
