@@ -642,8 +642,8 @@ def test_wrong(answer: str, text: str) -> None:
 
 
 def test_the_suite_of_our_own() -> None:
-    """Every one of its rows, as `freerun bench judge --suite` reads them; tests/launch has the comparison."""
-    rows = [json.loads(line) for line in (Path(__file__).parents[1] / "math_answers.jsonl").read_text().splitlines()]
+    """Every one of its rows, as `freerun bench judge --suite` reads them; tests/bench has the comparison."""
+    rows = [json.loads(line) for line in (Path(__file__).parent / "math_answers.jsonl").read_text().splitlines()]
     assert len(rows) > 1200
     assert [row for row in rows if judged(row["reference"], row["answer"]).reward != row["expected"]] == []
 
