@@ -285,9 +285,9 @@ def test_a_judge_that_cannot_be_loaded(judge_file: JudgeFile, source: str, line:
         assert z.process.wait(10) == 1
 
 
-def test_a_file_imports_its_neighbours(tmp_path: Path, judge_file: JudgeFile) -> None:
-    (tmp_path / "neighbour.py").write_text("VALUE = 7")
-    with worker(judge_file("from neighbour import VALUE\ndef reward(task, text): return VALUE")) as w:
+def test_a_file_imports_its_neighbors(tmp_path: Path, judge_file: JudgeFile) -> None:
+    (tmp_path / "neighbor.py").write_text("VALUE = 7")
+    with worker(judge_file("from neighbor import VALUE\ndef reward(task, text): return VALUE")) as w:
         assert w.ask("") == Verdict(7.0, JudgeReason.OK)
 
 
