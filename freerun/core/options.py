@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from freerun.core.errors import ConfigError
-from freerun.core.resolve import did_you_mean
+from freerun.core.text import did_you_mean
 
 
 def with_options(target: Any, options: Mapping[str, Any], called: str) -> Any:

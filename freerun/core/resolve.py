@@ -16,7 +16,6 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import reduce
 from hashlib import blake2b
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
@@ -25,6 +24,7 @@ from types import ModuleType
 from typing import Any
 
 from freerun.core.errors import ConfigError, FreerunError
+from freerun.core.text import did_you_mean
 from freerun.core.traces import describe
 
 IMPORT_PATH = "FREERUN_IMPORT_PATH"
@@ -222,12 +222,6 @@ def reference_to(thing: Any) -> str | None:
 def import_path() -> str:
     """For IMPORT_PATH of a process to start: where this one finds modules."""
     return os.pathsep.join(sys.path)
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean math?` where something is near, else nothing."""
-    near = get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _spec_of(module: str) -> importlib.machinery.ModuleSpec | None:

@@ -14,7 +14,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from freerun.core import ConfigError, DataError, RewardError, Task
-from freerun.core.resolve import Kind, did_you_mean
+from freerun.core.resolve import Kind
+from freerun.core.text import did_you_mean
 from freerun.rewards.spec import OWN_KEYS, JudgeSetting, JudgeSpec, convert, parse_judge
 from freerun.rewards.userfile import check_function, load_function
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from freerun.core import ConfigError, Task
 from freerun.core.options import with_options
-from freerun.core.resolve import Found, did_you_mean
+from freerun.core.resolve import Found
+from freerun.core.text import did_you_mean
 from freerun.rewards.base import JudgedSample
 
 SAMPLE = "sample"
