@@ -13,7 +13,7 @@ import pytest
 
 from freerun.core import ConfigError, FreerunError, RewardError, Task
 from freerun.rewards import pool
-from freerun.rewards.base import Judge, JudgeReason, Verdict
+from freerun.rewards.base import GroupJudge, JudgeReason, Verdict
 from freerun.rewards.config import RewardConfig
 from freerun.rewards.process import ForkServer, JudgeWorker
 from freerun.rewards.service import JudgeService
@@ -77,13 +77,8 @@ async def workers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[JudgeWo
         pidfds.append(os.pidfd_open(await forked))
         await begin(self, judge, forked)
 
-<<<<<<< HEAD
     async def noted_forkserver(self: ForkServer) -> None:
-        pidfds.append(os.pidfd_open(self._process.pid))
-=======
-    async def noted_zygote(self: ForkServer) -> None:
         pidfds.append(os.pidfd_open(self._child.process.pid))
->>>>>>> main
         await loaded(self)
 
     monkeypatch.setattr(JudgeWorker, "begin", noted_worker)
@@ -119,7 +114,7 @@ async def read_pid(path: Path) -> int:
 
 async def test_built_in_judges() -> None:
     async with JudgeService(config("number")) as service:
-        judge: Judge = service
+        judge: GroupJudge = service
         assert await judge.judge_all(TASK, ["it is 5."]) == [Verdict(1.0, JudgeReason.OK)]
         assert await service.judge(TASK, "it is 6.") == Verdict(0.0, JudgeReason.OK)
     assert service.counts == {JudgeReason.OK: 2}
@@ -392,21 +387,12 @@ async def test_a_forkserver_that_dies_is_replaced(
         await loaded(self)
 
     monkeypatch.setattr(ForkServer, "_loaded", noted)
-<<<<<<< HEAD
     async with JudgeService(config(scripted, workers=2, retries=9)) as service, asyncio.timeout(30):
-        os.kill(forkservers[0]._process.pid, signal.SIGKILL)
+        os.kill(forkservers[0]._child.process.pid, signal.SIGKILL)
         while len(forkservers) < 2:  # its workers die a moment after it, and judge until then
             assert (await service.judge(TASK, "x")).reward == 1.0
         judge_file("raise ValueError('edited meanwhile')\ndef reward(task, text): pass")
-        os.kill(forkservers[1]._process.pid, signal.SIGKILL)
-=======
-    async with JudgeService(config(obedient, workers=2, retries=9)) as service, asyncio.timeout(30):
-        os.kill(zygotes[0]._child.process.pid, signal.SIGKILL)
-        while len(zygotes) < 2:  # its workers die a moment after it, and judge until then
-            assert (await service.judge(TASK, "x")).reward == 1.0
-        judge_file("raise ValueError('edited meanwhile')\ndef reward(task, text): pass")
-        os.kill(zygotes[1]._child.process.pid, signal.SIGKILL)
->>>>>>> main
+        os.kill(forkservers[1]._child.process.pid, signal.SIGKILL)
         with contextlib.suppress(RewardError):
             while True:
                 assert (await service.judge(TASK, "x")).reward == 1.0
