@@ -77,7 +77,7 @@ class JudgeService:
         return verdict
 
     async def judge_all(self, task: Task, answers: Sequence[str | JudgedSample]) -> list[Verdict]:
-        """The verdict on each answer. RewardError once `give_up_after` judgements in a row have failed."""
+        """A verdict on each answer. Raises RewardError once `give_up_after` judgements in a row have failed."""
         if not self._judges:
             raise FreerunError("the judge service is not open: use `async with`")
         texts = [answer if isinstance(answer, str) else answer.text for answer in answers]
