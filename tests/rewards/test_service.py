@@ -504,19 +504,23 @@ async def test_a_daemon_of_a_judge_ends_with_it(judge_file: JudgeFile, order: st
     judge = judge_file("""
         import os, signal
         def reward(task, text):
+            read, write = os.pipe()
             if os.fork() == 0:
                 os.setsid()
                 if os.fork() == 0:
                     with open(task.answer, "w") as file:
                         file.write(f"{os.getpid()}\\n")
+                    os.close(write)
                     while True: signal.pause()
                 os._exit(0)
             os.wait()
+            os.close(write)
+            os.read(read, 1)  # until the daemon has left word: it dies with us
             if text == "exit": os._exit(3)
             while text == "hang": pass
             return 1
     """)
-    async with JudgeService(config(judge, timeout_s=0.5 if order == "hang" else 30, retries=0)) as service:
+    async with JudgeService(config(judge, timeout_s=1.5 if order == "hang" else 30, retries=0)) as service:
         judging = asyncio.create_task(service.judge(task, order))
         daemon = os.pidfd_open(await told(path))
         await judging
