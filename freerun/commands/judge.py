@@ -1,4 +1,4 @@
-"""`freerun judge`: have answers judged that are already there. No model, no run: rows in, verdicts out."""
+"""`freerun judge`: judge answers from a file. No model and no run: rows in, verdicts out."""
 
 import json
 import os
@@ -14,15 +14,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from freerun.config.load import load_reward
+from freerun.config.load import load_section
 from freerun.control.waiting import together
-from freerun.core import ConfigError, DataError, Task
+from freerun.core import ConfigError, DataError, FinishReason, Task
+from freerun.core.text import did_you_mean
+from freerun.core.trajectory import Message
 from freerun.data.config import DataConfig
-from freerun.data.rows import did_you_mean, listed
+from freerun.data.rows import Row, listed
 from freerun.data.sources import read_source
-from freerun.data.tasks import as_text, tasks_as_they_stand
+from freerun.data.tasks import as_text, tasks_to_judge
 from freerun.machine.host import processors
-from freerun.rewards.base import JudgeReason, Verdict
+from freerun.rewards.base import JudgedSample, JudgeReason, Verdict
 from freerun.rewards.config import RewardConfig
 from freerun.rewards.service import JudgeService
 
@@ -36,6 +38,8 @@ _BINS = 10
 class Answer:
     task: Task
     text: str
+    sample: JudgedSample | None = None
+    """What there is to see of it besides its text, for judges that ask for the whole sample."""
 
 
 @dataclass(frozen=True)
@@ -50,18 +54,18 @@ class Keys:
 
 
 def reward_of(judge: str, workers: int | None, timeout_s: float | None) -> RewardConfig:
-    """Of a judge by name, of one written as in a run's file, or of the `reward` section of such a file; checked."""
+    """The configuration for a judge given by name, or as a run's file would write it, or by such a file; checked."""
     if judge.endswith((".yaml", ".yml")):
-        config = load_reward(Path(judge))
+        config = load_section("reward", RewardConfig, Path(judge))
     else:
-        config = RewardConfig(judge=_spelled(judge), workers=processors())
+        config = RewardConfig(judge=_parsed(judge), workers=processors())
     changes = {"workers": workers, "timeout_s": timeout_s}
     config = config.model_copy(update={key: value for key, value in changes.items() if value is not None})
     config.check()
     return config
 
 
-def _spelled(judge: str) -> Any:
+def _parsed(judge: str) -> Any:
     if not judge.startswith(("[", "{")):
         return judge
     try:
@@ -74,14 +78,32 @@ def read_answers(file: Path, keys: Keys) -> list[Answer]:
     answer_key = keys.answer or "answer"
     source = read_source(DataConfig(source=str(file), prompt_key=keys.prompt, answer_key=answer_key))
     answers = []
-    for task, row in zip(tasks_as_they_stand(source), source.rows, strict=True):
+    for task, row in zip(tasks_to_judge(source), source.rows, strict=True):
         key = keys.text or next((key for key in TEXT_KEYS if key in row), TEXT_KEYS[0])
         for needed, option in ((key, "--text-key"), *([(keys.answer, "--answer-key")] if keys.answer else [])):
             if needed not in row:
                 near = did_you_mean(needed, row)
                 raise DataError(f'row {task.id} has no "{needed}"; its keys are {listed(row)}: set {option}{near}')
-        answers.append(Answer(task, as_text(row[key])))
+        answers.append(Answer(task, text := as_text(row[key]), _sample(row, keys.prompt, key, text)))
     return answers
+
+
+def _sample(row: Row, prompt_key: str, text_key: str, text: str) -> JudgedSample:
+    """As far as the row tells: its "messages", else prompt and answer; its "finish_reason". Its group is itself."""
+    messages: list[Message] = row.get("messages", [])
+    if not _is_conversation(messages):
+        messages = [*_as_messages(row.get(prompt_key, ""), "user"), *_as_messages(row[text_key], "assistant")]
+    finish = str(row.get("finish_reason", FinishReason.STOP))
+    known = FinishReason(finish) if finish in set(FinishReason) else FinishReason.STOP
+    return JudgedSample(text, messages, known)
+
+
+def _as_messages(value: Any, role: str) -> list[Message]:
+    return value if _is_conversation(value) else [{"role": role, "content": as_text(value)}]
+
+
+def _is_conversation(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(one, dict) and "role" in one for one in value)
 
 
 async def judge(
@@ -103,7 +125,7 @@ async def judge(
 
 @contextmanager
 def _written(out: Path | None) -> Iterator[Callable[[str], None]]:
-    """Writes lines to it; whatever hinders that is told in one."""
+    """A function that writes a line to the file. A failure to write is a ConfigError."""
 
     def refuse(error: OSError) -> ConfigError:
         return ConfigError(f"--out {out} cannot be written: {error.strerror}")
@@ -123,25 +145,25 @@ def _written(out: Path | None) -> Iterator[Callable[[str], None]]:
     try:
         yield write
     finally:
-        with suppress(OSError):  # what could not be written has been told
+        with suppress(OSError):  # a failure to write has been reported
             file.close()
 
 
 def refuse_to_overwrite(out: Path | None, inputs: Iterable[Path]) -> None:
-    """By a link to it, too."""
+    """Also by a link to one of them."""
     for file in inputs:
         if out is not None and out.exists() and file.exists() and out.samefile(file):
             raise ConfigError(f"--out {out} would overwrite {file}, which is read: name another file")
 
 
 async def judge_all(
-    judge: Callable[[Task, str], Awaitable[Verdict]],
+    judge: Callable[[Task, str | JudgedSample], Awaitable[Verdict]],
     answers: Sequence[Answer],
     at_once: int,
     ended: Callable[[], object] = lambda: None,
     next_is: Callable[[Answer, Verdict], object] = lambda answer, verdict: None,
 ) -> list[Verdict]:
-    """The verdicts in the order of the answers, whatever order they come in: nobody waits for one that hangs.
+    """The verdicts in the order of the answers, in whatever order they come: one that hangs holds up no other.
 
     `ended` is called for each as it comes, `next_is` with each in order, as soon as those before it are there.
     """
@@ -151,7 +173,7 @@ async def judge_all(
 
     async def take_turns() -> None:
         for place, answer in waiting:
-            ahead[place] = await judge(answer.task, answer.text)
+            ahead[place] = await judge(answer.task, answer.sample or answer.text)
             ended()
             while len(verdicts) in ahead:
                 verdicts.append(ahead.pop(len(verdicts)))

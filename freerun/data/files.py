@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from freerun.core import DataError
+from freerun.core.text import did_you_mean
 from freerun.data.config import DataConfig
-from freerun.data.rows import Row, did_you_mean, listed
+from freerun.data.rows import Row, listed
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
 SPLIT_WORDS = ("train", "validation", "valid", "val", "dev", "test", "eval")

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from freerun.core import DataError
-from freerun.data.rows import Row, did_you_mean, listed
+from freerun.core.text import did_you_mean
+from freerun.data.rows import Row, listed
 
 
 def download(name: str, subset: str | None, split: str) -> Iterator[Row]:

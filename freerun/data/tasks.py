@@ -8,15 +8,16 @@ import json
 from typing import Any, Protocol
 
 from freerun.core import DataError, Task
+from freerun.core.text import did_you_mean
 from freerun.data.config import DataConfig
-from freerun.data.rows import Row, did_you_mean, listed
+from freerun.data.rows import Row, listed
 from freerun.data.sources import Source, read_source
 
 Message = dict[str, str]
 
 
 class Tokenizer(Protocol):
-    """What is needed of a tokenizer; the fast tokenizers of transformers satisfy it."""
+    """The methods of a tokenizer that are used; those of transformers' fast tokenizers."""
 
     @property
     def chat_template(self) -> Any: ...
@@ -39,7 +40,8 @@ def load_tasks(config: DataConfig, tokenizer: Tokenizer, *, needs_answer: bool =
     tasks = []
     for id, row in zip(_ids(source), source.rows, strict=True):
         given = _column(source, id, row, source.prompt_key, "prompt_key")
-        prompt, tokens = _render(id, given, config, tokenizer)
+        messages = _messages(id, given, config.system) if _uses_chat(config, tokenizer) else []
+        prompt, tokens = _render(id, given, messages, config, tokenizer)
         if answer_expected and source.answer_key not in row:
             _column(source, id, row, source.answer_key, "answer_key")
         answer = _answer(row.get(source.answer_key))
@@ -48,12 +50,13 @@ def load_tasks(config: DataConfig, tokenizer: Tokenizer, *, needs_answer: bool =
         extra = _extra(source, row)
         if prompt != as_text(given):
             extra.setdefault("prompt", as_text(given))  # judges want it without the template around it
-        tasks.append(Task(id=id, prompt=prompt, prompt_tokens=tokens, answer=answer, extra=extra))
+        several = messages if len(messages) > 1 else []
+        tasks.append(Task(id, prompt, tokens, answer, extra, several))
     return tasks
 
 
-def tasks_as_they_stand(source: Source) -> list[Task]:
-    """For judging alone: prompts are not rendered, need not fit anything, and need not be there."""
+def tasks_to_judge(source: Source) -> list[Task]:
+    """Tasks without tokens: to judge answers, prompts need not be rendered, nor fit anything, nor exist."""
     tasks = []
     for id, row in zip(_ids(source), source.rows, strict=True):
         prompt, answer = row.get(source.prompt_key, ""), _answer(row.get(source.answer_key))
@@ -91,17 +94,19 @@ def _answer(value: Any) -> str | None:
 
 
 def _extra(source: Source, row: Row) -> dict[str, Any]:
-    """All other columns (of a reasoning-gym entry all), as JSON holds them; what JSON does not know becomes text."""
+    """All other columns as JSON holds them (every column of a reasoning-gym entry); what JSON lacks becomes text."""
     whole = "reasoning_gym" in row
     kept = {key: row[key] for key in row if whole or key not in (source.prompt_key, source.answer_key)}
     extra: dict[str, Any] = json.loads(json.dumps(kept, default=str))
     return extra
 
 
-def _render(id: str, prompt: Any, config: DataConfig, tokenizer: Tokenizer) -> tuple[str, list[int]]:
-    """The text and the tokens that the policy sees."""
-    if _uses_chat(config, tokenizer):
-        text = _apply_template(id, _messages(id, prompt, config.system), tokenizer)
+def _render(
+    id: str, prompt: Any, messages: list[Message], config: DataConfig, tokenizer: Tokenizer
+) -> tuple[str, list[int]]:
+    """The text and the tokens that the policy sees. Without messages, there is no chat template to apply."""
+    if messages:
+        text = _apply_template(id, messages, tokenizer)
         tokens = tokenizer.encode(text, add_special_tokens=False)  # the template writes its own
     else:
         text = _plain(id, prompt, config)

@@ -7,7 +7,6 @@ adapter parameters than one A for each. Engines know nothing of it: what is publ
 
 import json
 import math
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from freerun.core import ConfigError
+from freerun.core.files import atomic_folder
 from freerun.models.checkpoint import PARTS, hugging_face_names, to_hugging_face
 from freerun.models.decoder import Decoder
 from freerun.train.ranks import whole
@@ -107,13 +107,9 @@ def save_adapter(decoder: Decoder, folder: Path, base: str, writes: bool = True)
     tensors = _hugging_face(decoder)
     if not writes:
         return
-    unfinished = folder.with_name(folder.name + ".unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    save_file(tensors, unfinished / "adapter_model.safetensors", metadata={"format": "pt"})
-    (unfinished / "adapter_config.json").write_text(json.dumps(_config(decoder, base), indent=2) + "\n")
-    shutil.rmtree(folder, ignore_errors=True)
-    unfinished.rename(folder)
+    with atomic_folder(folder) as unfinished:
+        save_file(tensors, unfinished / "adapter_model.safetensors", metadata={"format": "pt"})
+        (unfinished / "adapter_config.json").write_text(json.dumps(_config(decoder, base), indent=2) + "\n")
 
 
 def load_adapter(decoder: Decoder, folder: Path) -> None:

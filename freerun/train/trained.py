@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from freerun.core import TrainerError
 from freerun.models.decoder import Decoder
-from freerun.train.config import TrainConfig
+from freerun.train.config import ResolvedTrainConfig
 from freerun.train.lora import is_adapted, merged
 from freerun.train.models import arrange
 from freerun.train.optimizer import AdamW
@@ -28,10 +28,10 @@ warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a vi
 
 
 class Trained:
-    def __init__(self, module: nn.Module, config: TrainConfig, ranks: Ranks, lr_scale: float = 1.0) -> None:
+    def __init__(self, module: nn.Module, config: ResolvedTrainConfig, ranks: Ranks, lr_scale: float = 1.0) -> None:
         self._config, self._ranks, self._lr_scale = config, ranks, lr_scale
         weight = next(module.parameters())
-        low = config.low_precision(weight.device.type)
+        low = config.low_precision
         self._dtype = torch.bfloat16 if low else weight.dtype
         self._owner = module.train()
         self.module = self._owner
@@ -40,7 +40,7 @@ class Trained:
         elif low:
             self.module = _compute_copy(module)
         decoder = decoder_of(self.module)
-        arrange(decoder, config.compiles(weight.device.type, decoder.shape.num_parameters), config.recompute)
+        arrange(decoder, config.compile, config.recompute)
         pairs = list(zip(self._owner.parameters(), self.module.parameters(), strict=True))
         self.parameters = [mine for mine, _ in pairs if mine.requires_grad]
         """The optimizer's."""
@@ -183,7 +183,7 @@ def _shard(module: nn.Module, ranks: Ranks, low: bool) -> None:
         part.set_force_sum_reduction_for_comms(True)  # gloo takes an average for a sum (pytorch #162338)
 
 
-def _optimizer(learning: list[nn.Parameter], config: TrainConfig) -> AdamW:
+def _optimizer(learning: list[nn.Parameter], config: ResolvedTrainConfig) -> AdamW:
     return AdamW(
         [
             {"params": [p for p in learning if p.dim() > 1], "weight_decay": config.weight_decay},

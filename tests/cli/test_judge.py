@@ -14,7 +14,7 @@ import pytest
 
 from freerun.commands.judge import Answer, judge_all
 from freerun.core import Task
-from freerun.rewards.base import JudgeReason, Verdict
+from freerun.rewards.base import JudgedSample, JudgeReason, Verdict
 
 ROWS: list[dict[str, Any]] = [
     {"prompt": "2 + 3?", "answer": "5", "text": "It is 5."},
@@ -76,7 +76,7 @@ def test_hangs_crashes_and_errors_are_rows_of_the_table(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     shown = table(done.stdout)
     assert shown["timeout"] == ["1", "20.0%", "rows:0: no verdict after 0.4 s: killed"]
-    assert shown["crash"] == ["1", "20.0%", "rows:1: the reward worker died: exit code 3"]
+    assert shown["crash"] == ["1", "20.0%", "rows:1: the reward worker ended with code 3"]
     assert shown["error"][2].startswith("rows:2: ValueError: no")
     assert shown["14"][0] == shown["15"][0] == "1"
     assert "mean reward 14.5 of 2 judged" in done.stdout
@@ -86,7 +86,8 @@ async def test_nobody_waits_for_one_that_hangs() -> None:
     """Two at a time: all others are judged while the first hangs, and still come after it."""
     others_judged = asyncio.Event()
 
-    async def slow(task: Task, text: str) -> Verdict:
+    async def slow(task: Task, text: str | JudgedSample) -> Verdict:
+        assert isinstance(text, str)
         if text == "0":
             await others_judged.wait()
         if text == "9":
@@ -117,7 +118,7 @@ def test_many_different_rewards_are_binned(tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (["--reward", "mth", "rows.jsonl"], 'there is no judge "mth"'),
-        (["--reward", "math", "row.jsonl"], 'there is no row.jsonl (from {tmp}); did you mean "rows.jsonl"?'),
+        (["--reward", "math", "row.jsonl"], "there is no row.jsonl (from {tmp}); did you mean rows.jsonl?"),
         (["--reward", "[math", "rows.jsonl"], "--reward '[math' is not YAML"),
         (["--reward", "none.yaml", "rows.jsonl"], "there is no file none.yaml"),
         (["--reward", "bad.yaml", "rows.jsonl"], "unknown key reward.worker; did you mean reward.workers?"),
@@ -183,3 +184,22 @@ def test_ctrl_c_keeps_what_was_judged(tmp_path: Path) -> None:
             process.send_signal(signal.SIGINT)
         assert process.wait(20) == 130
     assert json.loads(first)["reward"] == 1.0
+
+
+def test_a_judge_that_asks_for_the_whole_sample_sees_what_the_row_tells(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "def reward(task, sample):\n"
+        "    roles = ' '.join(message['role'] for message in sample.messages)\n"
+        "    assert sample.group == [sample] and sample.finish == task.answer, (sample, task.answer)\n"
+        "    return {'user assistant': 1, 'user assistant tool assistant': 2}[roles]\n"
+    )
+    said = [{"role": role, "content": "x"} for role in ("user", "assistant", "tool", "assistant")]
+    rows: list[dict[str, Any]] = [
+        {"prompt": "?", "text": "x", "answer": "stop"},
+        {"text": "x", "messages": said, "finish_reason": "length", "answer": "length"},
+        {"prompt": said[:1], "completion": said[1:], "answer": "stop"},
+    ]
+    out = tmp_path / "verdicts.jsonl"
+    done = freerun("judge", "--reward", tmp_path / "mine.py:reward", written(tmp_path / "r.jsonl", rows), "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line)["reward"] for line in out.read_text().splitlines()] == [1, 2, 2], out.read_text()

@@ -24,9 +24,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freerun.commands.serve import engine_config
+from freerun.config.load import load_section
 from freerun.core import ConfigError, FinishReason
 from freerun.engines.base import Sampling
+from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.openai.answers import CompletionFormat, Reply
 from freerun.engines.embedded.openai.requests import CompletionBody, StreamOptions
 from freerun.engines.embedded.openai.routes import Answers, stream_of
@@ -419,7 +420,7 @@ def test_a_bad_command_is_one_line(tmp_path: Path) -> None:
         ("engine.max_running=0", "engine.max_running"),
     ):
         with pytest.raises(ConfigError, match=says):
-            engine_config([override])
+            load_section("engine", EngineConfig, overrides=[override])
 
 
 def deaf_client(served: Served) -> socket.socket:
