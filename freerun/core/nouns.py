@@ -42,6 +42,8 @@ class Task:
     """The reference answer, where the task has one."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Everything else the data gave: a judge may need it."""
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    """The prompt's messages, where it is more than one message of a user's."""
 
 
 @dataclass(slots=True)

@@ -59,6 +59,8 @@ class Pool:
         self._forkserver: ForkServer | None = None
         self._starting = asyncio.Lock()
         self._stopped_by: BaseException | None = None
+        self.sees_samples = False
+        """Whether one of the judges asks for the whole sample. Known when it is open."""
 
     async def __aenter__(self) -> Self:
         """Return when the judges are loaded and every worker is ready; raise if a worker cannot start."""
@@ -73,6 +75,7 @@ class Pool:
                     await forked.end()
             await self._end_forkserver()
             raise
+        self.sees_samples = any(worker.sees_samples for worker in workers)
         self._tasks = [asyncio.create_task(self._serve(worker)) for worker in workers]
         for task in self._tasks:
             task.add_done_callback(self._on_task_done)

@@ -9,12 +9,13 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from freerun.core import FreerunError, RewardError, Task
-from freerun.rewards.base import JudgeReason, Verdict, total
+from freerun.rewards.base import JudgedSample, JudgeReason, Verdict, total
 from freerun.rewards.cache import VerdictCache
 from freerun.rewards.config import RewardConfig
 from freerun.rewards.judges import PURE, REMOTE
@@ -71,17 +72,23 @@ class JudgeService:
         """The number of answers that wait to be judged, in the pool with the longest queue."""
         return max((pool.waiting for pool in self._pools), default=0)
 
-    async def judge(self, task: Task, text: str) -> Verdict:
-        (verdict,) = await self.judge_all(task, [text])
+    async def judge(self, task: Task, answer: str | JudgedSample) -> Verdict:
+        (verdict,) = await self.judge_all(task, [answer])
         return verdict
 
-    async def judge_all(self, task: Task, texts: Sequence[str]) -> list[Verdict]:
-        """The verdict on each answer. RewardError once `give_up_after` judgements in a row have failed."""
+    async def judge_all(self, task: Task, answers: Sequence[str | JudgedSample]) -> list[Verdict]:
+        """A verdict on each answer. Raises RewardError once `give_up_after` judgements in a row have failed."""
         if not self._judges:
             raise FreerunError("the judge service is not open: use `async with`")
+        texts = [answer if isinstance(answer, str) else answer.text for answer in answers]
         framed = {text: frame(Request(task, text)) for text in set(texts)}
         requests = [framed[text] for text in texts]
-        by_judge = await asyncio.gather(*(judge.judge_all(requests) for judge in self._judges))
+        wholes = whole_requests(task, answers) if any(pool.sees_samples for pool in self._pools) else []
+        judging = (
+            judge.judge_all(wholes if pool.sees_samples else requests)
+            for judge, pool in zip(self._judges, self._pools, strict=True)
+        )
+        by_judge = await asyncio.gather(*judging)
         verdicts = [total(verdicts) for verdicts in zip(*by_judge, strict=True)]
         for verdict in verdicts:
             self._record(verdict)
@@ -115,6 +122,13 @@ class JudgeService:
         for pool in self._pools:
             pool.stop(self._gave_up)
         raise copy_error(self._gave_up)
+
+
+def whole_requests(task: Task, answers: Sequence[str | JudgedSample]) -> list[bytes]:
+    """With the whole group in each, for judges that ask for samples."""
+    group = [JudgedSample(answer) if isinstance(answer, str) else answer for answer in answers]
+    numbered = [replace(sample, index=index, group=[]) for index, sample in enumerate(group)]
+    return [frame(Request(task, sample.text, numbered, sample.index)) for sample in numbered]
 
 
 def by_pool(judges: list[JudgeSpec]) -> list[list[JudgeSpec]]:

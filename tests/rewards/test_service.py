@@ -13,7 +13,7 @@ import pytest
 
 from freerun.core import ConfigError, FreerunError, RewardError, Task
 from freerun.rewards import pool
-from freerun.rewards.base import Judge, JudgeReason, Verdict
+from freerun.rewards.base import GroupJudge, JudgeReason, Verdict
 from freerun.rewards.config import RewardConfig
 from freerun.rewards.process import ForkServer, JudgeWorker
 from freerun.rewards.service import JudgeService
@@ -114,7 +114,7 @@ async def read_pid(path: Path) -> int:
 
 async def test_built_in_judges() -> None:
     async with JudgeService(config("number")) as service:
-        judge: Judge = service
+        judge: GroupJudge = service
         assert await judge.judge_all(TASK, ["it is 5."]) == [Verdict(1.0, JudgeReason.OK)]
         assert await service.judge(TASK, "it is 6.") == Verdict(0.0, JudgeReason.OK)
     assert service.counts == {JudgeReason.OK: 2}
