@@ -13,7 +13,7 @@ from rich.table import Table
 
 from freerun.core import ConfigError
 from freerun.engines.base import Sampling
-from freerun.engines.config import EngineConfig
+from freerun.engines.config import EngineConfig, Tuning
 from freerun.engines.embedded.engine import EmbeddedEngine
 from freerun.models.checkpoint import load_decoder
 from freerun.models.decoder import Decoder, random_decoder
@@ -106,12 +106,10 @@ def _measure(decoder: Decoder, work: Work, dtype: str, burst: int) -> Measured:
         {
             "max_running": work.slots,
             "cache_tokens": None if decoder.embed.weight.is_cuda else min(work.slots, len(work.lengths)) * longest,
-            "step_tokens": 16_384,
             "dtype": dtype,
-            "burst": burst,
         }
     )
-    engine = EmbeddedEngine(decoder, config)
+    engine = EmbeddedEngine(decoder, config, tuning=Tuning(step_tokens=16_384, burst=burst))
     _run(engine, decoder.shape, work, "warm-up")
     waited_s, tokens = engine.waited_s, engine.tokens
     wall_s, first_s = _run(engine, decoder.shape, work, "measured")

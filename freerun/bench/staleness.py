@@ -52,7 +52,7 @@ CHANGES = {
 WARM_UP = ("train.lr=1e-3", "train.warmup_steps=1", "train.decay_steps=0", "sft.batch_size=128", "sft.steps=2000")
 REGIME = (
     "control.groups_per_step=16", "rollout.group_size=16", "train.minibatches=4", "train.warmup_steps=10",
-    "train.decay_steps=0", "train.corrections=null", "train.entropy_coef=0",
+    "train.decay_steps=0", "train.entropy.coef=0",
 )  # fmt: skip
 """What differs from the demo: the paper's four minibatches and its constant learning rate; half as many groups; each
 objective's own corrections, and nothing for entropy."""

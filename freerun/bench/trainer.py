@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from rich.console import Console
@@ -18,9 +18,14 @@ from freerun.models.shape import Shape
 from freerun.train.config import TrainConfig
 from freerun.train.learner import Learner
 from freerun.train.packing import Packed, pack
+from freerun.train.trained import device_here
 
 FIXED = 32
 """Micro-batches of the rival, as in the paper."""
+
+
+class NotCompiled(TrainConfig):
+    compiled: ClassVar[bool | None] = False
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ def bench_trainer(
     config = TrainConfig(micro_batch_tokens=micro_batch_tokens, recompute=recompute)
     measured = [_measure(model, lengths, config, "freerun", Learner, steps)]
     if compare == "plain":
-        plain = config.model_copy(update={"compile": False, "recompute": True})
+        plain = NotCompiled(micro_batch_tokens=micro_batch_tokens, recompute=True)
         measured.append(_measure(model, lengths, plain, "recomputed, not compiled", Learner, steps))
     elif compare == "fixed":
         measured.append(_measure(model, lengths, config, f"{FIXED} micro-batches", FixedLearner, steps))
@@ -102,9 +107,9 @@ def _measure(
 ) -> Measured:
     """Two steps first: they compile, and make the optimizer's state."""
     gc.collect()
-    if config.place() == "cuda":
+    if device_here() == "cuda":
         torch.cuda.empty_cache()
-    decoder = decoder_of(model, config.place(), torch.float32)
+    decoder = decoder_of(model, device_here(), torch.float32)
     device, shape = decoder.embed.weight.device, decoder.shape
     learner = kind(decoder, config)
     for _ in range(2):

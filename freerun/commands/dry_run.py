@@ -19,9 +19,9 @@ def describe(prepared: Prepared) -> str:
         f"model      {config.model.path}: {shape.family}, {shape.num_parameters / 1e6:.2f}M parameters",
         f"data       {num_tasks} tasks from {config.data.source}",
         "processes  controller (this one)",
-        f"           {len(placement.engines)} engine(s): {engine.threads} thread(s), {engine.dtype}, "
+        f"           {len(placement.engines)} engine(s): {config.resources.threads} thread(s), {engine.dtype}, "
         f"{engine.max_running} answers at a time, cache: {cache}",
-        f"           trainer: {ranks}{config.train.threads} thread(s), {config.train.objective}, AdamW at "
+        f"           trainer: {ranks}{config.resources.threads} thread(s), {config.train.objective}, AdamW at "
         f"{config.train.lr:g}",
         f"           {judges.processes} reward worker(s): {config.reward.in_words}, {config.reward.timeout_s:g} s",
     ]

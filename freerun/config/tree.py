@@ -7,7 +7,7 @@ from pydantic import model_validator
 from freerun.control.config import ControlConfig, EvaluateConfig, SftConfig
 from freerun.core.section import Section, knob
 from freerun.data.config import DataConfig
-from freerun.engines.config import EngineConfig
+from freerun.engines.config import TUNING, EngineConfig
 from freerun.models.config import ModelConfig
 from freerun.rewards.config import RewardConfig
 from freerun.rollouts.config import RolloutConfig
@@ -18,26 +18,9 @@ def section(kind: type[Section], help: str) -> Any:
     return knob(kind(), help)
 
 
-def implied(values: dict[str, Any]) -> dict[str, Any]:
-    """What the objective asks of other rooms, by key: DAPO's dynamic sampling, and its penalty for long answers."""
-    if _given(values, "train", "objective") != "dapo":
-        return {}
-    longest = _given(values, "rollout", "max_new_tokens")
-    if not isinstance(longest, int):  # not given, or a mistake, which is said when all is checked
-        longest = RolloutConfig().max_new_tokens
-    by_group = _given(values, "train", "advantages") not in ("batch", "gae")
-    return {"control.drop_no_signal": by_group, "train.overlong_tokens": longest // 5}
-
-
-def _given(values: dict[str, Any], section: str, key: str) -> Any:
-    within = values.get(section)
-    return within.get(key) if isinstance(within, dict) else None
-
-
 class ResourcesConfig(Section):
-    engines: int | None = knob(
-        None, "Engine processes, each of engine.threads; empty: one, or one on each GPU that engines have.", ge=1
-    )
+    engines: int | None = knob(None, "Engine processes; empty: one, or one on each GPU that engines have.", ge=1)
+    threads: int = knob(1, "CPU threads of each engine and of each trainer rank.", ge=1)
     engine_gpus: tuple[int, ...] = knob(
         (), "GPUs that engines run on, numbered from 0; empty: those that the trainer leaves, or its own if it has all."
     )
@@ -76,12 +59,7 @@ class RunConfig(Section):
         if self.control.drop_no_signal and not self.train.compares_within_groups:
             raise ValueError(
                 "control.drop_no_signal drops groups of equal rewards, which do teach where answers are compared with "
-                "the whole batch or a critic; unset it, or set train.advantages=group"
-            )
-        if self.train.overlong_tokens > self.rollout.max_new_tokens:
-            raise ValueError(
-                f"train.overlong_tokens is {self.train.overlong_tokens}, more than rollout.max_new_tokens "
-                f"({self.rollout.max_new_tokens}), so that even an empty answer would lose reward; lower it"
+                "the entire batch or a critic; unset it, or set train.advantages=group"
             )
         if self.train.minibatches > self.batch_samples:
             raise ValueError(
@@ -91,7 +69,7 @@ class RunConfig(Section):
             raise ValueError("evaluate.every is set, but there is no held_out to evaluate on; add held_out.source")
         if self.sft.until is not None and self.held_out is None:
             raise ValueError("sft.until is set, but there is no held_out to measure it on; add held_out.source")
-        longest = self.data.max_prompt_tokens + self.rollout.max_new_tokens + 2 * (self.engine.block_tokens or 64)
+        longest = self.data.max_prompt_tokens + self.rollout.max_new_tokens + 2 * TUNING.tokens_in_a_block(on_gpu=True)
         if self.engine.cache_tokens and longest > self.engine.cache_tokens:
             raise ValueError(
                 f"engine.cache_tokens is {self.engine.cache_tokens}, too few for one longest prompt and answer "

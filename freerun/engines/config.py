@@ -1,11 +1,33 @@
 """The engine's knobs."""
 
+from dataclasses import dataclass
 from typing import Literal
 
 from freerun.core.section import Section, knob
 
 OnUpdate = Literal["recompute", "keep", "finish"]
 """What becomes of the answers that are running when new weights come."""
+
+
+@dataclass(slots=True, frozen=True)
+class Tuning:
+    """What an engine decides for itself. Benchmarks and tests may decide otherwise; a run's file cannot."""
+
+    block_tokens: int | None = None
+    """Tokens in one block of the cache; None: 16 on a CPU, 64 on a GPU."""
+    step_tokens: int | None = None
+    """Most tokens in one forward pass, longer prompts being read in several; None: 2,048 on a CPU, 8,192 on a GPU."""
+    burst: int = 4
+    """Most tokens decoded on a GPU before the host looks at them; fewer where a token takes long."""
+
+    def tokens_in_a_block(self, on_gpu: bool) -> int:
+        return self.block_tokens or (64 if on_gpu else 16)
+
+    def tokens_in_a_step(self, on_gpu: bool) -> int:
+        return self.step_tokens or (8_192 if on_gpu else 2_048)
+
+
+TUNING = Tuning()
 
 
 class EngineConfig(Section):
@@ -20,28 +42,14 @@ class EngineConfig(Section):
         gt=0,
         le=1,
     )
-    block_tokens: int | None = knob(None, "Tokens in one block of the cache; empty: 16 on a CPU, 64 on a GPU.", ge=1)
-    burst: int = knob(
-        4, "Most tokens decoded on a GPU before the host looks at them; fewer where a token takes long.", ge=1
-    )
-    step_tokens: int | None = knob(
-        None,
-        "Most tokens in one forward pass; longer prompts are read in pieces; empty: 2,048 on a CPU, 8,192 on a GPU.",
-        ge=1,
-    )
     on_update: OnUpdate = knob(
         "recompute",
         "New weights: rebuild the cache of running answers with them, keep what the old ones made, or let running "
         "answers finish first, while no other begins.",
     )
-    device: Literal["auto", "cpu", "cuda"] = knob("auto", "Where the engine runs; auto: on a GPU if there is one.")
     dtype: Literal["auto", "float32", "bfloat16"] = knob(
         "auto", "Type of the engine's weights and cache; auto: bfloat16 on a GPU, float32 on a CPU."
     )
-    threads: int = knob(1, "CPU threads of the engine process.", ge=1)
-
-    def tokens_a_step(self, on_gpu: bool) -> int:
-        return self.step_tokens or (8_192 if on_gpu else 2_048)
 
     @property
     def share(self) -> float:

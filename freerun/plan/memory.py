@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from freerun.config.tree import RunConfig
 from freerun.core import ConfigError
+from freerun.engines.config import TUNING
 from freerun.engines.embedded import memory
 from freerun.machine.gpus import Gpu
 from freerun.models.shape import Shape
@@ -105,7 +106,7 @@ def _engine(name: str, gpu: int, placement: Placement, config: RunConfig, shape:
     if engine.memory_share is not None:
         given = int(engine.memory_share * placement.gpus[gpu].total)
         return Need(name, gpu, given, given, "engine.memory_share")
-    longest = _longest(config) + 2 * (engine.block_tokens or 64)
+    longest = _longest(config) + 2 * TUNING.tokens_in_a_block(on_gpu=True)
     most = engine.cache_tokens or answers * longest
     least = engine.cache_tokens or max(2 * longest, most // 16)
     per_token = memory.bytes_per_token(shape, size)
@@ -122,7 +123,7 @@ def _refusal(index: int, gpu: Gpu, here: list[Need], free: int) -> str:
     return (
         f"GPU {index} ({gpu}) has {_gib(max(free, 0))} to give, and the least that is needed is {asked}; lower "
         "rollout.max_new_tokens, engine.max_running or train.micro_batch_tokens, set train.recompute=true or "
-        "train.lora_rank=16, or choose a smaller model"
+        "train.lora.rank=16, or choose a smaller model"
     )
 
 

@@ -45,9 +45,8 @@ def place(config: RunConfig, gpus: list[Gpu], generates: bool = True) -> Placeme
     left, all of them share. A run that does not generate, such as sft, has no engines but the evaluator."""
     resources, num_ranks = config.resources, config.train.ranks
     everywhere = tuple(range(len(gpus)))
-    trainer = resources.trainer_gpus or (everywhere[-num_ranks:] if config.train.device != "cpu" else ())
+    trainer = resources.trainer_gpus or everywhere[-num_ranks:]
     engine = resources.engine_gpus or tuple(gpu for gpu in everywhere if gpu not in trainer) or everywhere
-    engine = engine if config.engine.device != "cpu" else ()
     for key, named in (("trainer_gpus", trainer), ("engine_gpus", engine)):
         if unknown := [gpu for gpu in named if gpu not in everywhere]:
             raise ConfigError(f"resources.{key} names GPU {unknown[0]}, but there are {len(gpus)} here, from 0 on")

@@ -35,8 +35,15 @@ class JudgeService:
     the caller waits for a slow one: `waiting` tells the controller when to admit no more.
     """
 
-    def __init__(self, config: RewardConfig, *, log: Path | None = None) -> None:
-        """What judges print goes to the end of `log`, if given; the last of it is kept to explain a crash anyway."""
+    def __init__(
+        self, config: RewardConfig, *, log: Path | None = None, retries: int = 1, give_up_after: int = 32
+    ) -> None:
+        """What judges print goes to the end of `log`, if given; the last of it is kept to explain a crash anyway.
+
+        A judgement is made again, `retries` times, when its process died or a remote judge failed. The service gives up
+        when `give_up_after` judgements in a row have failed.
+        """
+        self._retries, self._give_up_after = retries, give_up_after
         self.counts: Counter[JudgeReason] = Counter()
         self._config = config
         self._log = log
@@ -53,7 +60,7 @@ class JudgeService:
             log = self._open.enter_context(self._log.open("ab", buffering=0)) if self._log else None
             for parts in pooled(self._config.parts):
                 workers, timeout_s = self._allowed(parts[0])
-                pool = Pool(parts, workers=workers, timeout_s=timeout_s, retries=self._config.retries, log=log)
+                pool = Pool(parts, workers=workers, timeout_s=timeout_s, retries=self._retries, log=log)
                 self._pools.append(await self._open.enter_async_context(pool))
                 self._judges.append(Memory(pool.judge) if all(map(remembers, parts)) else pool)
         except BaseException:
@@ -101,14 +108,14 @@ class JudgeService:
             self._failures.clear()
             return
         self._failures.append(verdict)
-        if len(self._failures) < self._config.give_up_after:
+        if len(self._failures) < self._give_up_after:
             return
         first = self._failures[0]
         reasons = Counter(failed.reason.value for failed in self._failures)
         tally = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
         self._given_up = RewardError(
             f"{len(self._failures)} judgements in a row failed ({tally}), the first with: "
-            f"{first.detail.partition(chr(10))[0]}; fix the judge {self._config.in_words}, or raise give_up_after",
+            f"{first.detail.partition(chr(10))[0]}; fix the judge {self._config.in_words}",
             first.detail,
         )
         for pool in self._pools:

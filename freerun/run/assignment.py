@@ -36,7 +36,7 @@ class GpuAssignments:
 
 
 def judging(config: RunConfig, engines: int, ranks: int) -> RewardConfig:
-    return config.reward.beside(engines * config.engine.threads + ranks * config.train.threads + 1)
+    return config.reward.beside((engines + ranks) * config.resources.threads + 1)
 
 
 def plan(prepared: Prepared, generates: bool = True, evaluates: bool = True) -> tuple[Placement, MemoryPlan]:

@@ -64,16 +64,18 @@ def run_engine(settings: EngineSettings) -> None:
 
 def run_trainer(settings: TrainerSettings) -> None:
     from freerun.train.ranks import Ranks
+    from freerun.train.trained import device_here
     from freerun.train.worker import TrainerProcess, follow, serve
     from freerun.weights.publish import publisher_for
 
     config = TrainConfig.model_validate(settings.train)
-    if settings.memory_share and config.place() == "cuda":
+    device = device_here()
+    if settings.memory_share and device == "cuda":
         from torch import cuda
 
         cuda.set_per_process_memory_fraction(min(settings.memory_share, 1.0))
-    ranks = Ranks.join(settings.rank, config.ranks, settings.rendezvous, config.place())
-    publisher = publisher_for(config.place(), Path(settings.weights)) if ranks.is_first else None
+    ranks = Ranks.join(settings.rank, config.ranks, settings.rendezvous, device)
+    publisher = publisher_for(device, Path(settings.weights)) if ranks.is_first else None
     checkpoint = Path(settings.checkpoint) if settings.checkpoint else None
     worker = TrainerProcess(
         *(Path(settings.model), config, settings.temperature, settings.seed),

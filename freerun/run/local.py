@@ -117,7 +117,7 @@ async def start_trainer(
     ranks = [replace(first, rank=rank, memory_share=seat.share) for rank, seat in enumerate(given)]
     endpoint, *_ = await together(
         *(
-            processes.start(rank_name(settings.rank), "trainer", settings, config.train.threads, seat.environment)
+            processes.start(rank_name(settings.rank), "trainer", settings, config.resources.threads, seat.environment)
             for settings, seat in zip(ranks, given, strict=True)
         )
     )
@@ -131,7 +131,7 @@ async def start_engine(prepared: Prepared, processes: Processes, key: str, name:
     engine = config.engine.model_copy(update={"memory_share": share})
     settings = EngineSettings(config.model.path, engine.plain())
     environment = {**seat.environment, ENGINE_KEY: key}
-    return await processes.start(name, "engine", settings, config.engine.threads, environment)
+    return await processes.start(name, "engine", settings, config.resources.threads, environment)
 
 
 @dataclass
@@ -175,7 +175,7 @@ def run_of(
 ) -> Run:
     config, stream = prepared.config, prepared.stream(prepared.config.control.epochs)
     stream.seek(start.state.position)
-    solved = SolvedTasks(config.control.rest_solved, config.evaluate.pass_reward, start.state.resting)
+    solved = SolvedTasks(config.control.skip_solved, config.evaluate.pass_reward, start.state.resting)
     return Run(
         config=config.control,
         group_size=config.rollout.group_size,

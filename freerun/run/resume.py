@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from freerun.config.load import load_config
-from freerun.config.text import Origins, origins_in
+from freerun.config.load import load_dumped
+from freerun.config.text import Origins
 from freerun.config.tree import RunConfig
 from freerun.control.state import ControlState, read_state
 from freerun.core import ConfigError, DataError
@@ -48,14 +48,12 @@ def resume(path: Path, overrides: Sequence[str]) -> tuple[Prepared, Start]:
 
 
 def load_run(folder: RunFolder, overrides: Sequence[str] = ()) -> tuple[RunConfig, Origins]:
-    """The configuration of a run, with where each value came from in the first place."""
+    """The configuration of a run, with where each value came from in the first place, and the overrides."""
     if not folder.config.is_file():
         inside = [parent for parent in folder.path.resolve().parents if RunFolder(parent).config.is_file()]
         hint = f"; you may mean {inside[0]}" if inside else ""
         raise ConfigError(f"{folder.path} is not a run's folder: it has no config.yaml{hint}")
-    config, origins = load_config(folder.config, overrides)
-    changed = {key: origin for key, origin in origins.items() if origin != folder.config.name}
-    return config, origins_in(folder.config.read_text(encoding="utf-8")) | changed
+    return load_dumped(folder.config, overrides)
 
 
 def newest_checkpoint(folder: RunFolder) -> Found:

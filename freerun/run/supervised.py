@@ -53,7 +53,8 @@ async def sft(
             batches = _batches(stream, prepared)
             async with saved(checkpoint, trainer.written, lambda: trainer.save(str(checkpoints / "last"))):
                 good = await control_sft(
-                    config.sft, trainer, batches, running.evaluator(), record, evaluated, start.state.version
+                    *(config.sft, trainer, batches, running.evaluator(), record, evaluated, start.state.version),
+                    evaluate_every=config.evaluate.every or 50,
                 )
     if not good:
         raise FreerunError(

@@ -22,6 +22,9 @@ from freerun.train.config import TrainConfig
 from freerun.train.models import arrange
 from freerun.train.ranks import Ranks, whole
 
+_EPSILON = 1e-5
+"""Adam's, as in the paper."""
+
 warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")  # of what nobody changes in place
 
 
@@ -122,6 +125,11 @@ class Frozen:
         return _compute(self.module, *args)
 
 
+def device_here() -> str:
+    """A GPU if this process sees one."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def decoder_of(module: nn.Module) -> Decoder:
     decoder = module.decoder
     assert isinstance(decoder, Decoder)
@@ -184,6 +192,6 @@ def _optimizer(learning: list[nn.Parameter], config: TrainConfig) -> torch.optim
         ],
         lr=config.lr,
         betas=config.betas,
-        eps=config.eps,
+        eps=_EPSILON,
         fused=True if learning[0].is_cuda else None,
     )

@@ -46,7 +46,6 @@ class TrainerProcess:
         longest: int = 0,
         ranks: Ranks = ALONE,
     ) -> None:
-        torch.set_num_threads(config.threads)
         torch.manual_seed(seed)
         self._folder = folder
         self._publisher = publisher

@@ -5,7 +5,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -27,6 +27,11 @@ from freerun.engines.scripted import Script, ScriptedEngine
 from freerun.rewards.base import JudgeReason, Verdict
 from freerun.rollouts.single_turn import SingleTurn
 from tests.fakeclock import run_fast
+
+
+class PatientControl(ControlConfig):
+    give_up_after: ClassVar[int] = 500
+    patience_s: ClassVar[float] = 10_000.0
 
 
 @dataclass
@@ -65,14 +70,12 @@ class World:
         self._judges = asyncio.Semaphore(self.judges)
 
     async def go(self) -> "World":
-        config = ControlConfig(
+        config = PatientControl(
             steps=self.steps,
             groups_per_step=self.groups_per_step,
             max_staleness=self.max_staleness,
             when_stale=self.when_stale,
             drop_no_signal=self.drop_no_signal,
-            give_up_after=500,
-            patience_s=10_000.0,
         )
         self.engines = [self.engine(self._script, (i + 1) * self.update_s) for i in range(self.num_engines)]
         for engine in self.engines:

@@ -14,7 +14,7 @@ from torch import Tensor
 from freerun.core import EngineError, FinishReason, WeightsError
 from freerun.core.reports import UpdateReport, WeightsHandle
 from freerun.engines.base import Sampling
-from freerun.engines.config import EngineConfig
+from freerun.engines.config import EngineConfig, Tuning
 from freerun.engines.embedded.pending import AnswerPart, AnswerRequest, PendingAnswers
 from freerun.engines.embedded.served import ServedEngine
 from freerun.engines.embedded.thread import EngineThread
@@ -39,9 +39,10 @@ class Decoders(Subscriber):
 
 
 @asynccontextmanager
-async def running_thread(**config: object) -> AsyncIterator[EngineThread]:
+async def running_thread(step_tokens: int | None = None, **config: object) -> AsyncIterator[EngineThread]:
     settings = EngineConfig.model_validate({"on_update": "finish"} | config)
-    thread = EngineThread(ServedEngine(tiny_decoder(0), settings), asyncio.get_running_loop())
+    engine = ServedEngine(tiny_decoder(0), settings, tuning=Tuning(step_tokens=step_tokens))
+    thread = EngineThread(engine, asyncio.get_running_loop())
     try:
         yield thread
     finally:

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
 EXACT = (
     "control.groups_per_step=1", "control.max_staleness=0", "rollout.max_new_tokens=3", "train.minibatches=2",
-    "train.warmup_steps=4", "train.weight_decay=0.1", "data.limit=4", "control.rest_solved=2",
+    "train.warmup_steps=4", "train.weight_decay=0.1", "data.limit=4", "control.skip_solved=2",
     "evaluate.pass_reward=0",
 )  # fmt: skip
 """One request at a time: with several, the company an answer keeps in a forward pass depends on timing, and so does
@@ -148,7 +148,7 @@ def anything(task, text):
 def test_a_run_that_fails_on_its_way_keeps_what_it_has_learned(tmp_path: Path) -> None:
     """Though it was to save its last step only."""
     (tmp_path / "judge.py").write_text(FAILS_LATER)
-    how = ("control.groups_per_step=2", f"reward.judge={tmp_path / 'judge.py'}:anything", "reward.give_up_after=3")
+    how = ("control.groups_per_step=2", f"reward.judge={tmp_path / 'judge.py'}:anything")
     run = prepared(tmp_path, *how, "control.steps=100000")
     (tmp_path / "run.yaml").write_text(run.config.model_dump_json())
     ended = subprocess.run([*FREERUN, "train", str(tmp_path / "run.yaml")], capture_output=True, text=True, check=False)

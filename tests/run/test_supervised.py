@@ -20,7 +20,7 @@ from tests.run.test_train import prepared
 
 
 async def test_supervised_training_until_good_enough(tmp_path: Path) -> None:
-    run = prepared(tmp_path, "sft.until=0.9", "sft.check_every=10", "sft.steps=300", how=prepare_sft)
+    run = prepared(tmp_path, "sft.until=0.9", "evaluate.every=10", "sft.steps=300", how=prepare_sft)
     evaluations: list[float] = []
     folder = await sft(run, lambda step, result: None, lambda step, e: evaluations.append(e.pass_at_1))
     assert evaluations[-1] >= 0.9
@@ -29,7 +29,7 @@ async def test_supervised_training_until_good_enough(tmp_path: Path) -> None:
 
 
 async def test_supervised_training_that_falls_short_keeps_what_it_has(tmp_path: Path) -> None:
-    run = prepared(tmp_path, "sft.until=0.99", "sft.check_every=2", "sft.steps=3", how=prepare_sft)
+    run = prepared(tmp_path, "sft.until=0.99", "evaluate.every=2", "sft.steps=3", how=prepare_sft)
     checked = []
     with pytest.raises(FreerunError, match=r"below sft\.until=0\.99; the model so far is in"):
         await sft(run, lambda step, result: None, lambda step, e: checked.append(step))

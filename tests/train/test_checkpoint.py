@@ -10,7 +10,7 @@ from freerun.core import TrainerError
 from freerun.train import checkpoint_folder as checkpoint_folder
 from freerun.train.checkpoint import CheckpointWriter, load_checkpoint
 from freerun.train.checkpoint_folder import CONTROL, CheckpointFolder, version_of
-from freerun.train.config import TrainConfig
+from freerun.train.config import EntropyConfig, TrainConfig
 from freerun.train.learner import Learner
 from tests.tiny import tiny_decoder
 from tests.train.test_learner import random_batch
@@ -18,7 +18,7 @@ from tests.train.test_learner import random_batch
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
 CONFIG = TrainConfig(
-    lr=1e-2, warmup_steps=4, decay_steps=9, minibatches=3, weight_decay=0.1, entropy_coef=0.1, entropy_floor=9.0
+    lr=1e-2, warmup_steps=4, decay_steps=9, minibatches=3, weight_decay=0.1, entropy=EntropyConfig(coef=0.1, floor=9.0)
 )
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from freerun.core import EngineError, FinishReason, Version
 from freerun.core.reports import UpdateReport
 from freerun.engines.base import Completion, Sampling
-from freerun.engines.config import EngineConfig, OnUpdate
+from freerun.engines.config import TUNING, EngineConfig, OnUpdate, Tuning
 from freerun.engines.embedded.blocks import Blocks
 from freerun.engines.embedded.cpu import CpuRunner
 from freerun.engines.embedded.latency import Latencies
@@ -47,7 +47,13 @@ class Runner(Protocol):
 
 
 class EmbeddedEngine:
-    def __init__(self, decoder: Decoder, config: EngineConfig, detokenise: Detokenise | None = None) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        config: EngineConfig,
+        detokenise: Detokenise | None = None,
+        tuning: Tuning = TUNING,
+    ) -> None:
         """On the device the decoder is on."""
         self._decoder = decoder.eval().requires_grad_(False)
         self._parameters = dict(self._decoder.named_parameters())
@@ -55,11 +61,13 @@ class EmbeddedEngine:
         self._detokenise = detokenise
         self.on_update: OnUpdate = config.on_update
         on_gpu = decoder.embed.weight.is_cuda
-        block_tokens = config.block_tokens or (64 if on_gpu else 16)
-        self._blocks = Blocks(max(cache_tokens(decoder, config) // block_tokens, 1), block_tokens)
-        self._runner = self._gpu_runner() if on_gpu else CpuRunner(decoder, self._blocks.count, block_tokens)
+        block_tokens = tuning.tokens_in_a_block(on_gpu)
+        self._blocks = Blocks(max(cache_tokens(decoder, config, tuning) // block_tokens, 1), block_tokens)
+        self._runner = (
+            self._gpu_runner(tuning.burst) if on_gpu else CpuRunner(decoder, self._blocks.count, block_tokens)
+        )
         runner = self._runner
-        step_tokens = config.tokens_a_step(on_gpu)
+        step_tokens = tuning.tokens_in_a_step(on_gpu)
         self._scheduler = Scheduler(self._blocks, config.max_running, step_tokens, runner.burst, runner.ahead)
         self._flight = LaunchedStep.none()
         self._ended: list[tuple[str, Completion]] = []
@@ -78,11 +86,11 @@ class EmbeddedEngine:
         self._swapped_s: float | None = None
         self._tokens_at_swap = 0
 
-    def _gpu_runner(self) -> Runner:
+    def _gpu_runner(self, burst: int) -> Runner:
         from freerun.engines.embedded.gpu import GpuRunner  # needs Triton
 
         blocks, config = self._blocks, self._config
-        return GpuRunner(self._decoder, blocks.count, blocks.block_tokens, config.max_running, config.burst)
+        return GpuRunner(self._decoder, blocks.count, blocks.block_tokens, config.max_running, burst)
 
     @property
     def has_work(self) -> bool:

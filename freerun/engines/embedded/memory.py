@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from freerun.core import ConfigError
-from freerun.engines.config import EngineConfig
+from freerun.engines.config import TUNING, EngineConfig, Tuning
 from freerun.models.shape import Shape
 
 if TYPE_CHECKING:
@@ -19,15 +19,15 @@ def bytes_per_token(shape: Shape, size: int) -> int:
     return 2 * shape.layers * shape.kv_heads * shape.head_dim * size
 
 
-def working_bytes(shape: Shape, size: int, config: EngineConfig) -> int:
+def working_bytes(shape: Shape, size: int, config: EngineConfig, tuning: Tuning = TUNING) -> int:
     """Beside weights and cache: the next version while it is fetched, the widest activations of a step, and the logits
     of all rows, twice."""
     width = 3 * shape.ffn + 4 * shape.hidden + 2 * (shape.heads + 2 * shape.kv_heads) * shape.head_dim
     logits = 2 * config.max_running * shape.vocab_size * 4
-    return shape.num_parameters * size + config.tokens_a_step(on_gpu=True) * width * size + logits + _SPARE
+    return shape.num_parameters * size + tuning.tokens_in_a_step(on_gpu=True) * width * size + logits + _SPARE
 
 
-def cache_tokens(decoder: "Decoder", config: EngineConfig) -> int:
+def cache_tokens(decoder: "Decoder", config: EngineConfig, tuning: Tuning = TUNING) -> int:
     """What was asked for, if it fits; else, on a GPU, what its share of the memory leaves beside weights and work."""
     if not decoder.embed.weight.is_cuda:
         return config.cache_tokens or _ON_A_CPU
@@ -36,7 +36,7 @@ def cache_tokens(decoder: "Decoder", config: EngineConfig) -> int:
     shape, size = decoder.shape, decoder.embed.weight.element_size()
     free, total = cuda.mem_get_info()
     ours = cuda.memory_reserved()  # the weights; what others hold is not in our share, but not free either
-    budget = min(int(total * config.share) - ours, free) - working_bytes(shape, size, config)
+    budget = min(int(total * config.share) - ours, free) - working_bytes(shape, size, config, tuning)
     most = budget // bytes_per_token(shape, size)
     wanted = config.cache_tokens or most
     if wanted > most or most < config.max_running:
