@@ -20,7 +20,7 @@ async def sft(
     begins: Version = 0,
     evaluate_every: int = 50,
 ) -> bool:
-    """With `until`, the present version is evaluated every `evaluate_every` steps and after the last, and training stops
+    """With `until`, the present version is evaluated every `evaluate_every` steps and after the last, and training ends
     when it passes.
 
     False when the steps ran out before that. `begins` is the trainer's version.
