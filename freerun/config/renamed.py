@@ -8,6 +8,7 @@ NOW = {
     "data.seed": "data.options.seed",
     "engine.threads": "resources.threads",
     "held_out.seed": "held_out.options.seed",
+    "sft.batch_size": "control.groups_per_step",
     "sft.check_every": "evaluate.every",
     "train.behavior_cap": "train.corrections: [{name: token, cap: …}]",
     "train.clip_high": "train.clip.high",
@@ -46,7 +47,6 @@ GONE = {
     "train.compile": "layers are compiled on a GPU from 50M parameters on; TORCH_COMPILE_DISABLE=1 turns it off",
     "train.device": "the trainer runs on a GPU if there is one; CUDA_VISIBLE_DEVICES= hides it",
     "train.overlong_penalty": "an answer of the full length loses 1; for another weight use the judge overlong",
-    "train.eps": "Adam's epsilon is 1e-5",
 }
 """Old key → what happens without it."""
 

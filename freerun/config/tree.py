@@ -1,4 +1,4 @@
-"""The whole configuration: one section a room, and what must hold between them."""
+"""The configuration: one section for each room, and what must hold between them."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ class ResourcesConfig(Section):
 class RunConfig(Section):
     name: str = knob("run", "The run's folder is RUNS/NAME.", pattern=r"^[A-Za-z0-9._-]+$")
     runs: str = knob("runs", "The folder that holds the folders of runs.")
-    seed: int = knob(0, "Of the order of the data, of sampling, of minibatches.", ge=0)
+    seed: int = knob(0, "Seed of the order of the data, of sampling and of minibatches.", ge=0)
     model: ModelConfig = knob(..., "Which model.")
     data: DataConfig = knob(..., "What to train on.")
     held_out: DataConfig | None = knob(None, "What to evaluate on; the same keys as `data`.")

@@ -10,7 +10,7 @@ from freerun.core.section import Section, knob
 class ControlConfig(Section):
     steps: int = knob(100, "Training steps; fewer if `epochs` ends first.", ge=1)
     epochs: int | None = knob(None, "Passes over the data; empty repeats it until `steps` are done.", ge=1)
-    groups_per_step: int = knob(32, "Tasks trained on in one step.", ge=1)
+    groups_per_step: int = knob(32, "Tasks trained on in one step; in supervised training, examples.", ge=1)
     max_staleness: int = knob(4, "How many versions old a trained token may be. 0 is synchronous training.", ge=0)
     when_stale: Literal["wait", "mask", "drop"] = knob(
         "wait", "What gives way at that bound: the trainer waits, old tokens carry no loss, or their group is dropped."
@@ -45,7 +45,6 @@ class EvaluateConfig(Section):
 
 class SftConfig(Section):
     steps: int = knob(1_000, "Most supervised steps.", ge=1)
-    batch_size: int = knob(64, "Examples in one supervised step.", ge=1)
     until: float | None = knob(
         None,
         "Stop once pass@1 on `held_out` reaches this; it is measured every evaluate.every steps, or 50.",

@@ -58,7 +58,7 @@ def load_run(folder: RunFolder, overrides: Sequence[str] = ()) -> tuple[RunConfi
 
 def newest_checkpoint(folder: RunFolder) -> Found:
     damaged: dict[Path, str] = {}
-    for checkpoint in reversed(CheckpointFolder(folder.checkpoints).whole().values()):
+    for checkpoint in reversed(CheckpointFolder(folder.checkpoints).finished().values()):
         if wrong := damage(checkpoint):
             damaged[checkpoint] = wrong
             continue
@@ -82,12 +82,12 @@ def refuse_if_complete(folder: RunFolder, config: RunConfig, state: ControlState
 
 
 def can_go_on(folder: RunFolder) -> bool:
-    return bool(CheckpointFolder(folder.checkpoints).whole())
+    return bool(CheckpointFolder(folder.checkpoints).finished())
 
 
 def how_to_go_on(folder: RunFolder) -> str:
     """The last words of a run that was stopped."""
-    whole = list(CheckpointFolder(folder.checkpoints).whole())
-    if not whole:
+    finished = list(CheckpointFolder(folder.checkpoints).finished())
+    if not finished:
         return f"stopped; what was done so far is in {folder.path}"
-    return f"stopped; step {whole[-1]} is saved; go on with: freerun resume {folder.path}"
+    return f"stopped; step {finished[-1]} is saved; go on with: freerun resume {folder.path}"

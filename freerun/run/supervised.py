@@ -67,4 +67,4 @@ async def sft(
 def _batches(stream: TaskStream, prepared: Prepared) -> Iterator[list[Sample]]:
     """Examples in shuffled order, epoch after epoch. Those of a batch are taken from the stream when it is."""
     while True:
-        yield [example_of(task, prepared) for task in islice(stream, prepared.config.sft.batch_size)]
+        yield [example_of(task, prepared) for task in islice(stream, prepared.config.control.groups_per_step)]

@@ -87,6 +87,7 @@ class TrainConfig(Section):
     warmup_steps: int = knob(0, "Steps over which the learning rate rises from zero.", ge=0)
     decay_steps: int = knob(0, "Step at which the learning rate, falling evenly, reaches zero; 0 keeps it.", ge=0)
     betas: tuple[float, float] = knob((0.9, 0.95), "Adam's decay rates, of the mean and of the variance.")
+    eps: float = knob(1e-5, "Adam's epsilon.", gt=0)
     weight_decay: float = knob(0.05, "AdamW's weight decay, on matrices only.", ge=0)
     clip_grad: float = knob(1.0, "Largest gradient norm; larger ones are scaled down to it.", gt=0)
     minibatches: int = knob(1, "Optimizer steps in one training step, each on its share of the batch.", ge=1)

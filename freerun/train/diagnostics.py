@@ -41,7 +41,7 @@ class Diagnostics:
 
     @torch.no_grad()
     def drift(self, before_A: Tensor, behavior_A: Tensor, staleness_A: Tensor) -> None:
-        """Of the weights before the step from those that sampled the tokens, whatever the objective makes of it."""
+        """How far the weights before the step are from those that sampled the tokens, whatever the objective is."""
         log_ratio_A = before_A - behavior_A
         ratio_A = log_ratio_A.exp()
         fresh_A = staleness_A == 0
@@ -111,7 +111,7 @@ class Diagnostics:
         return means | largest | self._ages() | {"loss": loss, "tokens": tokens}
 
     def _ages(self) -> dict[str, float]:
-        """The mean ratio of the weights before the step to behaviour, by staleness."""
+        """The mean ratio of the weights before the step to the behavior policy, by staleness."""
         assert self._by_age is not None
         counts, ratios = self._ranks.sum(self._by_age).tolist()
         return {f"ratio_at_age_{age}": ratios[age] / count for age, count in enumerate(counts) if count}

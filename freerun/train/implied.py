@@ -25,5 +25,5 @@ def implied(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_given(key: str, given: Mapping[str, Any]) -> bool:
-    """Whether it is set itself, or a section that holds it as a whole."""
+    """Whether it is set itself, or a section that holds it."""
     return any(key == other or key.startswith(f"{other}.") for other in given)

@@ -2,7 +2,7 @@
 
 A step of reinforcement learning: advantages; whatever must be known by the weights before the step; then, for each PPO
 minibatch, gradients accumulated over its micro-batches and one optimizer step. The loss is a weighted mean over the
-trained tokens of the whole minibatch, however that was cut into micro-batches and dealt to ranks.
+trained tokens of the entire minibatch, however that was cut into micro-batches and dealt to ranks.
 """
 
 import math
@@ -37,7 +37,7 @@ from freerun.train.packing import Packed, bundles, dealt, num_trained, pack, unt
 from freerun.train.proximal import proximal_logprobs
 from freerun.train.ranks import ALONE, Ranks
 from freerun.train.speed import Phases, Speed
-from freerun.train.trained import Frozen, Trained, copy_of, decoder_of, device_here
+from freerun.train.trained import Frozen, Trained, copy_in, decoder_of, device_here
 
 
 class Learner:
@@ -59,7 +59,7 @@ class Learner:
         low = torch.bfloat16 if config.low_precision(self._device.type) else start
         self._reference: Frozen | None = None
         if config.kl.coef:
-            self._reference = Frozen(PolicyModel(copy_of(decoder, low), temperature), ranks)
+            self._reference = Frozen(copy_in(PolicyModel(decoder, temperature), low), ranks)
         self._critic: Trained | None = None
         if config.advantages == "gae":
             self._critic = Trained(CriticModel(deepcopy(decoder)), config, ranks, config.critic.lr / config.lr)
@@ -77,8 +77,8 @@ class Learner:
         )
         self._entropy = math.inf
         self.version: Version = 0
-        self.whole = True
-        """These are a version's weights, not those in the middle of a step."""
+        self.savable = True
+        """These are a version's weights: not those in the middle of a step, nor diverged."""
 
     @classmethod
     def from_folder(cls, folder: Path, config: TrainConfig, *args: Any) -> "Learner":
@@ -122,7 +122,7 @@ class Learner:
         for minibatch in begun.plan[1:]:
             self._optimize(self._backward(minibatch, diagnostics), diagnostics)
         phases.end("learn")
-        self.version, self.whole = self.version + 1, True
+        self.version, self.savable = self.version + 1, True
         computed = sum(len(micro.tokens_T) for minibatch in begun.plan for micro in minibatch)
         result = diagnostics.result()
         self._entropy = result.get("entropy", self._entropy)
@@ -147,7 +147,7 @@ class Learner:
         return StepResult(self.version, metrics, phases.ended, self._passes.take_notes())
 
     def _sft_backward(self, examples: Sequence[Sample]) -> Tensor:
-        """The gradient; this rank's part of the loss."""
+        """The gradient; this rank's share of the loss."""
         weights = sequence_weights([num_trained(example) for example in examples], "token", self._longest)
         total = torch.zeros((), device=self._device)
         for micro in self._packed(list(range(len(examples))), examples, [0.0] * len(examples), weights):
@@ -239,7 +239,7 @@ class Learner:
     @property
     def _by_token(self) -> bool:
         """Whether the tokens of an answer have advantages of their own: by a critic, or by what is still to come of the
-        penalty for parting from the reference (REINFORCE++). Within groups whole answers are compared."""
+        penalty for parting from the reference (REINFORCE++). Within groups entire answers are compared."""
         return self._critic is not None or (self._penalises and self._config.advantages == "batch")
 
     @property
@@ -306,7 +306,7 @@ class Learner:
         return float(kept / total)
 
     def _rl_backward(self, micro: Packed, diagnostics: Diagnostics) -> Tensor:
-        """One micro-batch. The weight of its tokens that were kept, that of all, and its part of the loss."""
+        """One micro-batch. The weight of its tokens that were kept, that of all, and its share of the loss."""
         policy_A, entropy_A = self.policy(micro)
         tokens = self._tokens(micro, policy_A)
         loss = self._loss(tokens, self._config.clip.bounds)
@@ -372,10 +372,10 @@ class Learner:
             self._critic.clip()
         grad_norm = self.policy.clip(kept_share) if kept_share else None
         if self._critic:
-            self.whole = False
+            self.savable = False
             self._critic.apply(self._lr)
         if grad_norm is not None:
-            self.whole = False
+            self.savable = False
             self.policy.apply(self._lr)
             diagnostics.optimizer_step(grad_norm, self._lr)
         self._forget_gradients()

@@ -22,7 +22,7 @@ from torch import Tensor
 from freerun.core import ConfigError
 from freerun.models.checkpoint import PARTS, hugging_face_names, to_hugging_face
 from freerun.models.decoder import Decoder
-from freerun.train.ranks import whole
+from freerun.train.ranks import full_tensor
 
 TARGETS = ("qkv", "out", "gate_up", "down")
 _ADAPTER = "default"
@@ -44,8 +44,8 @@ def attach(
     chosen = list(TARGETS if targets is None else targets)
     if not chosen or not set(chosen) <= set(TARGETS):
         raise ConfigError(f"LoRA can adapt {', '.join(TARGETS)}; it was asked for {', '.join(chosen) or 'nothing'}")
-    whole = int(alpha) if float(alpha).is_integer() else alpha  # peft's configuration calls it an integer
-    config = LoraConfig(task_type="CAUSAL_LM", r=rank, lora_alpha=whole, lora_dropout=dropout, target_modules=chosen)
+    alpha = int(alpha) if float(alpha).is_integer() else alpha  # peft's configuration calls it an integer
+    config = LoraConfig(task_type="CAUSAL_LM", r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules=chosen)
     with torch.random.fork_rng(devices=[]):  # A is drawn on the CPU, wherever the base lies
         torch.default_generator.manual_seed(seed)
         inject_adapter_in_model(config, decoder, _ADAPTER)
@@ -57,7 +57,7 @@ def attach(
 @torch.no_grad()
 def merged(decoder: Decoder) -> Iterator[tuple[str, Tensor]]:
     """The weights of the plain decoder that computes the same, by its names, in the base's type; one after another, so
-    that no more than one is whole at a time.
+    that no more than one is unsharded at a time.
 
     The sums are new tensors, the rest are the live ones. Adding B·A in place and subtracting it again would drift.
     Where ranks have shares, every one has to ask.
@@ -67,10 +67,10 @@ def merged(decoder: Decoder) -> Iterator[tuple[str, Tensor]]:
     for given, parameter in decoder.named_parameters():
         if ".lora_" in given:
             continue
-        name, base = given.replace(".base_layer.", "."), whole(parameter.detach())
+        name, base = given.replace(".base_layer.", "."), full_tensor(parameter.detach())
         if name in adapters:
             precise = torch.promote_types(base.dtype, torch.float32)
-            a, b = (part.to(precise) for part in adapters[name])
+            a, b = (factor.to(precise) for factor in adapters[name])
             base = base.to(precise).addmm(b, a, alpha=scaling).to(base.dtype)
         yield name, base
 
@@ -81,7 +81,7 @@ def adapter_state(decoder: Decoder) -> dict[str, Tensor]:
 
 
 def save_adapter(decoder: Decoder, folder: Path, base: str, writes: bool = True) -> None:
-    """Write an ordinary peft adapter for the Hugging Face model `base`; the folder appears whole or not at all.
+    """Write an ordinary peft adapter for the Hugging Face model `base`; the folder appears complete or not at all.
 
     Where ranks have shares, every one has to take part, and one `writes`.
     """
@@ -151,7 +151,7 @@ def _adapted(decoder: Decoder) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Each adapted layer's plain name, A and B."""
     for name, module in decoder.named_modules():
         if isinstance(module, LoraLayer):
-            a, b = (whole(lora[_ADAPTER].weight.detach()) for lora in (module.lora_A, module.lora_B))
+            a, b = (full_tensor(lora[_ADAPTER].weight.detach()) for lora in (module.lora_A, module.lora_B))
             yield name, a, b
 
 

@@ -11,8 +11,8 @@ PASS_TOKENS = 32_768
 
 
 def standing_bytes(shape: Shape, config: TrainConfig, publishes: bool) -> int:
-    """Of one rank, between two passes: weights to compute with and to learn, gradient, moments; whoever `publishes` has
-    two versions more for the engines."""
+    """What one rank holds between two passes: weights to compute with and to learn, gradient, moments. A rank that
+    `publishes` holds two more versions for the engines."""
     size = _size(config)
     copy, learned = (2 if size == 2 else 0), 4 + 4 + 8
     weights = copy + learned if not config.lora.rank else copy + 4  # an adapter is small, but the model is loaded wide

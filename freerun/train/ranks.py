@@ -86,6 +86,6 @@ class Ranks:
 ALONE = Ranks()
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """All of it, where this rank has a share. All ranks have to ask."""
+def full_tensor(tensor: Tensor) -> Tensor:
+    """The entire tensor, where this rank has a share of it. All ranks have to call this."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -94,7 +94,7 @@ class TrainerProcess:
         self._checkpoints.begin(self._learner, Path(wanted.folder), wanted.control)
 
     def _refuse_half_a_step(self) -> None:
-        if not self._learner.whole:
+        if not self._learner.savable:
             raise TrainerError(f"version {self._learner.version} is gone: the step after it failed half-way")
 
     def written(self, _: None) -> None:

@@ -37,7 +37,7 @@ def run(trained: RunFolder, tmp_path: Path) -> RunFolder:
 
 def forget_the_model(folder: RunFolder) -> None:
     """As an older Freerun left it: neither what the weights are of, nor checksums."""
-    for checkpoint in CheckpointFolder(folder.checkpoints).whole().values():
+    for checkpoint in CheckpointFolder(folder.checkpoints).finished().values():
         values = json.loads((checkpoint / CONTROL).read_text())
         del values["model"]
         (checkpoint / CONTROL).write_text(json.dumps(values))
@@ -172,7 +172,7 @@ async def test_a_run_that_diverges_says_so_and_its_last_good_checkpoint_goes_on(
     with pytest.raises(TrainerError, match=r"^the policy has diverged at step \d+ .*: lower train\.lr, which is 1000"):
         await local.train(run)
     folder = RunFolder(tmp_path / "runs" / "test")
-    kept = CheckpointFolder(folder.checkpoints).whole()
+    kept = CheckpointFolder(folder.checkpoints).finished()
     assert kept
     assert not (folder.checkpoints / "last").exists(), "there is no good version to give away"
     assert folder.report.is_file()

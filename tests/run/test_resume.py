@@ -59,7 +59,7 @@ def kill_in_mid_run(run: Prepared, folder: Path, command: str = "train") -> tupl
     going = subprocess.Popen([*FREERUN, command, str(folder / "run.yaml")], stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     try:
-        while not 0 < max(CheckpointFolder(left.checkpoints).whole(), default=0) < len(steps_of(left)):
+        while not 0 < max(CheckpointFolder(left.checkpoints).finished(), default=0) < len(steps_of(left)):
             assert going.poll() is None
             assert time.monotonic() < deadline
             select.select([], [], [], 0.01)
@@ -68,7 +68,7 @@ def kill_in_mid_run(run: Prepared, folder: Path, command: str = "train") -> tupl
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         going.wait()
-    return max(CheckpointFolder(left.checkpoints).whole()), steps_of(left)[-1]
+    return max(CheckpointFolder(left.checkpoints).finished()), steps_of(left)[-1]
 
 
 def steps_of(folder: RunFolder) -> list[int]:
@@ -100,7 +100,7 @@ def test_a_killed_run_goes_on_to_the_same_weights_bit_for_bit(tmp_path: Path) ->
     assert times == sorted(times)
     assert f"{saved + 3} steps" in folder.report.read_text()
     assert any(event["name"] == f"goes on from step-{saved}" for event in read_timeline(folder.timeline))
-    assert list(CheckpointFolder(folder.checkpoints).whole())[-1] == saved + 3
+    assert list(CheckpointFolder(folder.checkpoints).finished())[-1] == saved + 3
     assert not list(folder.checkpoints.glob("*.unfinished"))
     assert len(read_state(folder.checkpoints / f"step-{saved + 3}" / CONTROL).resting) == 4, "all pass, and sit out"
     assert [record.solved for record in read_steps(folder.metrics)] == [1, 2, 3, *[4] * saved]
@@ -157,7 +157,7 @@ def test_a_run_that_fails_on_its_way_keeps_what_it_has_learned(tmp_path: Path) -
     assert ended.returncode == 2, "the judge is the user's"
     assert f"stopped; step {step} is saved; go on with: freerun resume {folder.path}" in ended.stderr
     assert "the judge is out of order" in ended.stderr
-    assert list(CheckpointFolder(folder.checkpoints).whole()) == [step]
+    assert list(CheckpointFolder(folder.checkpoints).finished()) == [step]
     assert weights(folder)
     resume(folder.path, [])
 

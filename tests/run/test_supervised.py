@@ -57,7 +57,7 @@ async def test_supervised_training_knows_no_temperature_and_needs_no_held_out_an
 
 
 def test_killed_it_goes_on_to_the_same_weights_bit_for_bit(tmp_path: Path) -> None:
-    settings = ("sft.batch_size=7", "train.warmup_steps=4", "train.save_every=3")
+    settings = ("control.groups_per_step=7", "train.warmup_steps=4", "train.save_every=3")
     endless = prepared(tmp_path, *settings, "name=killed", "sft.steps=100000", how=prepare_sft)
     saved, done = kill_in_mid_run(endless, tmp_path, "sft")
     assert done >= saved

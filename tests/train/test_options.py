@@ -283,7 +283,7 @@ def test_corrections_that_would_do_nothing_are_refused() -> None:
 
 def test_half_a_step_is_not_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second of two minibatches fails. Until the first was learned from, the weights are the version's."""
-    for fails_at, whole in ((1, True), (2, False)):
+    for fails_at, savable in ((1, True), (2, False)):
         who = learner(minibatches=2)
         done: list[int] = []
         real = who.policy.clip
@@ -297,7 +297,7 @@ def test_half_a_step_is_not_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(who.policy, "clip", clip)
         with pytest.raises(TrainerError, match="not finite"):
             who.step(random_batch(1))
-        assert (who.version, who.whole) == (0, whole)
+        assert (who.version, who.savable) == (0, savable)
     worker = TrainerProcess.__new__(TrainerProcess)
     worker._learner = who
     with pytest.raises(TrainerError, match="the step after it failed half-way"):
@@ -436,7 +436,7 @@ def test_memory_that_runs_out_after_the_weights_changed_does_not_repeat_the_step
     with pytest.raises(TrainerError, match="passes of 10000 tokens do not fit"):
         who.step(random_batch(0))
     assert len(applied) == 1
-    assert (who.version, who.whole) == (1, True)
+    assert (who.version, who.savable) == (1, True)
 
 
 @pytest.mark.parametrize("options", [{}, {"advantages": "gae"}, {"minibatches": 2}], ids=str)
@@ -447,7 +447,7 @@ def test_a_step_without_a_finite_gradient_leaves_nothing_to_the_next(options: di
         sample.reward = float("nan")
     with pytest.raises(TrainerError, match="gradient is not finite"):
         who.step(broken)
-    assert (who.version, who.whole) == (0, True)
+    assert (who.version, who.savable) == (0, True)
     who.step(random_batch(2))
     fresh.step(random_batch(2))
     assert all(torch.equal(tensor, weights(fresh)[name]) for name, tensor in weights(who).items())
