@@ -15,7 +15,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "machine": set(),
     "sandbox": set(),
     "models": set(),
-    "observe": {"control"},
+    "observe": set(),
     "weights": {"machine"},
     "data": {"machine"},
     "rewards": {"sandbox", "machine"},

@@ -10,18 +10,19 @@ from freerun.core.errors import (
     TrainerError,
     WeightsError,
 )
-from freerun.core.nouns import Batch, FinishReason, Group, Released, Sample, Task, Version
+from freerun.core.groups import DropReason
+from freerun.core.nouns import Batch, FinishReason, Group, Sample, Task, Version
 
 __all__ = [
     "Batch",
     "ConfigError",
     "DataError",
+    "DropReason",
     "EngineError",
     "FinishReason",
     "FreerunError",
     "Group",
     "ProcessDied",
-    "Released",
     "RewardError",
     "Sample",
     "Task",

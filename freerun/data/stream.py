@@ -5,20 +5,12 @@ a position continues as if it had never stopped, and every epoch yields every ta
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from random import Random
 
 from freerun.core import DataError, Task
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Position:
-    """Of the next task: its epoch, and its place in that epoch's order."""
-
-    epoch: int = 0
-    index: int = 0
+from freerun.core.groups import Position
 
 
 class TaskStream(Iterator[Task]):

@@ -14,12 +14,13 @@ from pathlib import Path
 from string import Template
 
 from freerun.core import FreerunError
+from freerun.core.reports import Span
 from freerun.observe.figures import MISSING, count, duration, number, reasons, share
 from freerun.observe.folder import RunFolder, writing
 from freerun.observe.payload import payload, to_script
 from freerun.observe.records import EvalRecord, NoteRecord, read_evals, read_notes, read_steps
 from freerun.observe.summary import Summary, outcome, summarise
-from freerun.observe.timeline import Span, read_spans
+from freerun.observe.timeline import read_spans
 
 SCRIPTS = ("charts.js", "timeline.js", "samples.js", "report.js")
 NOTES = 50

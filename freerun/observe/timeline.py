@@ -11,34 +11,18 @@ Spans of one track must follow or nest in each other; viewers cannot draw others
 import re
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import msgspec
 
+from freerun.core.reports import Span
 from freerun.observe.folder import encode, writing
 
 FLUSH_EVENTS = 16
 FLUSH_S = 1.0
 _MICRO = 1e6
-
-
-@dataclass(frozen=True)
-class Span:
-    """Something that lasted, in seconds since the timeline's start."""
-
-    process: str
-    track: str
-    name: str
-    start_s: float
-    end_s: float
-    args: dict[str, Any]
-
-    @property
-    def seconds(self) -> float:
-        return self.end_s - self.start_s
 
 
 class Timeline:

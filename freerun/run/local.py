@@ -1,21 +1,21 @@
 """A run on this machine: every part a process of its own, wired to the controller, ended with it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
 
 from freerun.control.controller import Run
 from freerun.control.controller import train as control_train
-from freerun.control.dealer import Dealer
 from freerun.control.evaluate import EvaluateBeside, Evaluator
-from freerun.control.ledger import MemoryLedger
-from freerun.control.solved import SolvedTasks
 from freerun.control.waiting import background, together
 from freerun.core import EngineError, TrainerError
-from freerun.core.reports import Evaluation, WeightsHandle
+from freerun.core.observer import Observer
+from freerun.core.records import StepRecord
+from freerun.core.reports import Evaluation
+from freerun.core.state import RunState
 from freerun.engines.base import Engine
 from freerun.engines.http import HttpEngine
 from freerun.machine.garbage import freeze_heap
@@ -23,8 +23,6 @@ from freerun.machine.processes import Processes
 from freerun.machine.scratch import scratch_folder
 from freerun.observe.folder import RunFolder
 from freerun.observe.live import view
-from freerun.observe.recorder import Recorder
-from freerun.observe.records import StepRecord
 from freerun.observe.report import reported
 from freerun.plan.placement import rank_name
 from freerun.rewards.service import JudgeService
@@ -33,6 +31,7 @@ from freerun.rollouts.single_turn import SingleTurn
 from freerun.run.assignment import GpuAssignment, assigned_gpus, judging
 from freerun.run.checkpoints import Checkpointer, saved
 from freerun.run.child import ENGINE_KEY, EngineSettings, TrainerSettings
+from freerun.run.observed import Observed
 from freerun.run.prepare import Prepared
 from freerun.run.start import Start, create_folder
 from freerun.train.remote import RemoteTrainer
@@ -143,104 +142,79 @@ class Outcome:
     evaluations: list[Evaluation]
 
 
-async def train(prepared: Prepared, start: Start | None = None) -> Outcome:
-    """The whole run, or the rest of it."""
+async def train(prepared: Prepared, start: Start | None = None, guests: Iterable[Observer] = ()) -> Outcome:
+    """The whole run, or the rest of it. `guests` observe it besides the run's folder and the terminal."""
     config = prepared.config
     start = start or Start(create_folder(prepared))
     start = replace(start, state=replace(start.state, model=prepared.identity))
-    evaluations: list[Evaluation] = []
     with start.opened() as folder:
         live = view(folder.name, config.control.steps, config.control.max_staleness)
-        ledger = MemoryLedger(start.state.tally)
-        recorder = Recorder(folder, live, ledger, prepared.tokenizer, config.train.skip_truncated)
-        with reported(folder, config.control.max_staleness), recorder:
-            if start.checkpoint:
-                recorder.goes_on(start.checkpoint)
-            for told in start.notes:
-                recorder.note(told)
-            live.doing("controller", "starts engine, trainer and reward workers")
-            if note := prepared.held_out_overlap:
-                recorder.note(note)
+        observed = Observed.by(prepared, start, [live], guests)
+        with reported(folder, config.control.max_staleness), closing(observed.all):
+            for told in [*start.notes, *([prepared.held_out_overlap] if prepared.held_out_overlap else [])]:
+                observed.all.note(told)
+            observed.all.doing("controller", "starts engine, trainer and reward workers")
             evaluates = bool(config.evaluate.every)
-            begun = parts(prepared, folder, evaluates, checkpoint=start.checkpoint, note=recorder.note)
+            begun = parts(prepared, folder, evaluates, checkpoint=start.checkpoint, note=observed.all.note)
             async with begun as running:
-                run = run_of(prepared, running, start, ledger, recorder, single_turn(prepared))
-                recorder.buffer, recorder.tasks = run.buffer, run.tasks
-                await _train(run, running, start, recorder, evaluations)
-    return Outcome(folder, recorder.steps, evaluations)
+                run = run_of(prepared, running, start.state, observed, single_turn(prepared))
+                await _train(run, running, start, observed)
+    return Outcome(folder, observed.files.steps_before + observed.meter.steps, observed.evaluations.found)
 
 
-def run_of(
-    prepared: Prepared, running: RunProcesses, start: Start, ledger: MemoryLedger, recorder: Recorder, rollout: Rollout
-) -> Run:
-    config, stream = prepared.config, prepared.stream(prepared.config.control.epochs)
-    stream.seek(start.state.position)
-    solved = SolvedTasks(config.control.skip_solved, config.evaluate.pass_reward, start.state.resting)
+def run_of(prepared: Prepared, running: RunProcesses, begins: RunState, observed: Observed, rollout: Rollout) -> Run:
+    config = prepared.config
     return Run(
         config=config.control,
         group_size=config.rollout.group_size,
         seed=config.seed,
-        tasks=Dealer(stream, start.state.owed, solved),
+        tasks=observed.tasks,
         rollout=rollout,
         judge=running.judge,
         engines=list(running.engines),
         trainer=running.trainer,
-        ledger=ledger,
-        observer=recorder,
+        observer=observed.all,
         max_running=config.engine.max_running * len(running.engines),
-        begins=start.state,
+        begins=begins,
     )
 
 
-async def _train(
-    run: Run, running: RunProcesses, start: Start, recorder: Recorder, evaluations: list[Evaluation]
-) -> None:
+async def _train(run: Run, running: RunProcesses, start: Start, observed: Observed) -> None:
     """The loop with what goes on beside it: engines watched, versions evaluated, checkpoints kept."""
-    config, trainer = running.prepared.config, running.trainer
+    config, trainer, everybody = running.prepared.config, running.trainer, observed.all
     latest = await trainer.publish()
     if latest.version:  # engines begin with the model, which is version 0
         await together(*(engine.update_weights(latest) for engine in running.engines))
     start.begun(running.prepared)
-
-    def evaluated(version: int, evaluation: Evaluation) -> None:
-        evaluations.append(evaluation)
-        recorder.evaluated(version, evaluation)
-
-    async def remember(handle: WeightsHandle) -> None:
-        nonlocal latest
-        latest = handle
-
-    run.on_publish.append(remember)
     beside = None
     if evaluator := running.evaluator():
-        beside = EvaluateBeside(evaluator, config.evaluate.every, evaluated, recorder)
-        run.on_publish.append(beside.published)
-        if latest.version not in recorder.evaluated_versions:
+        beside = EvaluateBeside(evaluator, config.evaluate.every, everybody)
+        everybody.add(beside)
+        if latest.version not in observed.files.evaluated_versions:
             await beside.published(latest)
-    checkpointer = Checkpointer(
-        trainer, start.folder, config.train.save_every, recorder, config.control.patience_s, run.delivered
-    )
-    run.on_settle.append(checkpointer.settled)
+    patience_s = config.control.patience_s
+    checkpointer = Checkpointer(trainer, start.folder, config.train.save_every, everybody, patience_s, run.delivered)
+    everybody.add(checkpointer)
     freeze_heap()
-    recorder.begin(await idle_s(running.engines))
+    observed.meter.begin(await idle_s(running.engines))
     try:
         async with (
             saved(checkpointer.checkpoint, trainer.written, checkpointer.weights),
-            background(watch_engines(running, recorder)),
+            background(watch_engines(running, everybody)),
         ):
             await control_train(run)
             if beside:
-                recorder.doing("controller", "waits for the last evaluation")
-                await beside.last(latest)
-            await poll_engines(running, recorder)
+                everybody.doing("controller", "waits for the last evaluation")
+                await beside.last()
+            await poll_engines(running, everybody)
     finally:
         if beside:
             beside.cancel()
 
 
-async def watch_engines(running: RunProcesses, recorder: Recorder) -> None:
+async def watch_engines(running: RunProcesses, observer: Observer) -> None:
     while True:
-        await poll_engines(running, recorder)
+        await poll_engines(running, observer)
         await asyncio.sleep(_POLL_S)
 
 
@@ -250,11 +224,11 @@ async def idle_s(engines: Sequence[Engine]) -> float:
     return sum(stats.idle_s for stats in every) / len(every)
 
 
-async def poll_engines(running: RunProcesses, recorder: Recorder) -> None:
+async def poll_engines(running: RunProcesses, observer: Observer) -> None:
     """An engine that does not answer is the business of whoever waits for its answers."""
     for index, engine in enumerate(running.engines):
         with suppress(EngineError):
-            recorder.engine_stats(f"engine {index}", await engine.stats())
+            observer.engine(f"engine {index}", await engine.stats())
 
 
 def single_turn(prepared: Prepared) -> SingleTurn:

@@ -11,8 +11,9 @@ from pathlib import Path
 from freerun.config.load import load_dumped
 from freerun.config.text import Origins
 from freerun.config.tree import RunConfig
-from freerun.control.state import ControlState, read_state
+from freerun.control.state import read_state
 from freerun.core import ConfigError, DataError
+from freerun.core.state import RunState
 from freerun.observe.folder import RunFolder
 from freerun.run.identity import refuse_another_model
 from freerun.run.prepare import Prepared, prepare, prepare_sft
@@ -25,7 +26,7 @@ class Found:
     """The newest checkpoint that can be read, and the newer ones that cannot, with what is wrong with each."""
 
     checkpoint: Path
-    state: ControlState
+    state: RunState
     damaged: dict[Path, str]
 
 
@@ -72,7 +73,7 @@ def newest_checkpoint(folder: RunFolder) -> Found:
     raise ConfigError(f"no checkpoint of {folder.checkpoints} can be read ({told}): begin a new run")
 
 
-def refuse_if_complete(folder: RunFolder, config: RunConfig, state: ControlState) -> None:
+def refuse_if_complete(folder: RunFolder, config: RunConfig, state: RunState) -> None:
     steps, knob = (config.sft.steps, "sft.steps") if state.supervised else (config.control.steps, "control.steps")
     if state.version >= steps:
         raise ConfigError(f"{folder.path} is complete: {state.version} steps are done; raise {knob} to go on")

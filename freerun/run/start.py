@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from freerun.config.text import dump
-from freerun.control.state import ControlState
+from freerun.core.state import RunState
 from freerun.observe.folder import RunFolder, keep_lines, writing
 from freerun.run.prepare import Prepared
 from freerun.train.checkpoint_folder import CheckpointFolder
@@ -15,7 +15,7 @@ from freerun.train.checkpoint_folder import CheckpointFolder
 @dataclass(frozen=True)
 class Start:
     folder: RunFolder
-    state: ControlState = field(default_factory=ControlState)
+    state: RunState = field(default_factory=RunState)
     checkpoint: Path | None = None
     """What the trainer loads; a new run begins with the model."""
     damaged: dict[Path, str] = field(default_factory=dict)

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 class Passes:
     """How many tokens a pass may have: as configured, or as found out when first asked. An estimate may be wrong, or
-    free memory fragmented; a trainer that is `alone`, with no other ranks in the same step, then begins again with less."""
+    free memory fragmented; a trainer that is `alone`, with no other ranks in the step, then begins again with less."""
 
     def __init__(self, tokens: int | None, find: Callable[[], int], alone: bool) -> None:
         self._tokens, self._find, self._alone = tokens, find, alone

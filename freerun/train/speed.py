@@ -18,7 +18,7 @@ class Speed:
     def of(
         self, sequences: Sequence[Sequence[int]], computed: int, phases: Sequence[tuple[str, float, float]]
     ) -> dict[str, float]:
-        """Tokens a second over the entire step, prompts included; on a GPU also the arithmetic of each GPU. `computed` is
+        """Tokens a second over the entire step, prompts included; on a GPU also each one's arithmetic. `computed` is
         how many tokens this rank computed: a prompt that answers share counts once."""
         lengths = [len(tokens) for tokens in sequences]
         took_s = phases[-1][2] - phases[0][1]
