@@ -211,7 +211,8 @@ async def started(work: Work, model: Path, threads: int = 1) -> AsyncIterator[Lo
     """Engine, trainer and judge, with so many CPU threads each."""
     prepared = work.prepared(model, threads)
     STDERR.print(f"starts engine and trainer: {work}")
-    async with local.parts(prepared, create_folder(prepared), evaluates=False, note=STDERR.print) as running:
+    folder, plan = create_folder(prepared), prepared.plan()
+    async with local.run_processes(prepared, folder, plan, note=STDERR.print) as running:
         freeze_heap()
         yield Loop(work, prepared, running)
 

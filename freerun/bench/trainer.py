@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -14,18 +14,14 @@ from rich.table import Table
 
 from freerun.bench.engine import decoder_of
 from freerun.core import Batch, ConfigError, FinishReason, Group, Sample, Task
+from freerun.machine.device import choose_device
 from freerun.models.shape import Shape
 from freerun.train.config import TrainConfig
 from freerun.train.learner import Learner
 from freerun.train.packing import Packed, pack
-from freerun.train.trained import device_here
 
 FIXED = 32
 """Micro-batches of the rival, as in the paper."""
-
-
-class NotCompiled(TrainConfig):
-    compiled: ClassVar[bool | None] = False
 
 
 @dataclass(frozen=True)
@@ -52,7 +48,7 @@ def bench_trainer(
     config = TrainConfig(micro_batch_tokens=micro_batch_tokens, recompute=recompute)
     measured = [_measure(model, lengths, config, "freerun", Learner, steps)]
     if compare == "plain":
-        plain = NotCompiled(micro_batch_tokens=micro_batch_tokens, recompute=True)
+        plain = TrainConfig(micro_batch_tokens=micro_batch_tokens, recompute=True).on(choose_device(), compile=False)
         measured.append(_measure(model, lengths, plain, "recomputed, not compiled", Learner, steps))
     elif compare == "fixed":
         measured.append(_measure(model, lengths, config, f"{FIXED} micro-batches", FixedLearner, steps))
@@ -107,9 +103,10 @@ def _measure(
 ) -> Measured:
     """Two steps first: they compile, and make the optimizer's state."""
     gc.collect()
-    if device_here() == "cuda":
+    chosen = choose_device()
+    if chosen == "cuda":
         torch.cuda.empty_cache()
-    decoder = decoder_of(model, device_here(), torch.float32)
+    decoder = decoder_of(model, chosen, torch.float32)
     device, shape = decoder.embed.weight.device, decoder.shape
     learner = kind(decoder, config)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""The nouns everything speaks in. No torch, no I/O, no room above it."""
+"""The nouns everything speaks in, and what every room needs: errors, wording, files. No torch, no room above it."""
 
 from freerun.core.errors import (
     ConfigError,

@@ -1,33 +1,12 @@
-"""The engine's knobs."""
+"""The engine's settings."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from freerun.core.section import Section, knob
+from freerun.machine.device import Device
 
 OnUpdate = Literal["recompute", "keep", "finish"]
 """What becomes of the answers that are running when new weights come."""
-
-
-@dataclass(slots=True, frozen=True)
-class Tuning:
-    """What an engine decides for itself. Benchmarks and tests may decide otherwise; a run's file cannot."""
-
-    block_tokens: int | None = None
-    """Tokens in one block of the cache; None: 16 on a CPU, 64 on a GPU."""
-    step_tokens: int | None = None
-    """Most tokens in one forward pass, longer prompts being read in several; None: 2,048 on a CPU, 8,192 on a GPU."""
-    burst: int = 4
-    """Most tokens decoded on a GPU before the host looks at them; fewer where a token takes long."""
-
-    def tokens_in_a_block(self, on_gpu: bool) -> int:
-        return self.block_tokens or (64 if on_gpu else 16)
-
-    def tokens_in_a_step(self, on_gpu: bool) -> int:
-        return self.step_tokens or (8_192 if on_gpu else 2_048)
-
-
-TUNING = Tuning()
 
 
 class EngineConfig(Section):
@@ -51,6 +30,40 @@ class EngineConfig(Section):
         "auto", "Type of the engine's weights and cache; auto: bfloat16 on a GPU, float32 on a CPU."
     )
 
-    @property
-    def share(self) -> float:
-        return 0.9 if self.memory_share is None else self.memory_share
+    def on(
+        self, device: Device, *, block_tokens: int | None = None, step_tokens: int | None = None, burst: int = 4
+    ) -> "ResolvedEngineConfig":
+        """With a value for everything that the device decides. Benchmarks and tests may decide otherwise what is no
+        setting of a run."""
+        gpu = device == "cuda"
+        chosen = {
+            "device": device,
+            "dtype": ("bfloat16" if gpu else "float32") if self.dtype == "auto" else self.dtype,
+            "block_tokens": block_tokens or (64 if gpu else 16),
+            "step_tokens": step_tokens or (8_192 if gpu else 2_048),
+            "burst": burst if gpu else 1,
+            "cache_tokens": self.cache_tokens or (None if gpu else 65_536),
+            "memory_share": 0.9 if self.memory_share is None else self.memory_share,
+        }
+        return ResolvedEngineConfig(**(dict(self) | chosen))
+
+
+class ResolvedEngineConfig(EngineConfig):
+    """What the engine works with. `cache_tokens` may still be empty: how much fits a GPU is seen when the weights are
+    there."""
+
+    device: Device
+    dtype: Literal["float32", "bfloat16"]
+    block_tokens: int
+    """Tokens in one block of the cache."""
+    step_tokens: int
+    """Most tokens in one forward pass; longer prompts are read in several."""
+    burst: int
+    """Most tokens decoded on a GPU before the host looks at them; fewer where a token takes long."""
+    memory_share: float
+
+    def on(
+        self, device: Device, *, block_tokens: int | None = None, step_tokens: int | None = None, burst: int = 4
+    ) -> "ResolvedEngineConfig":
+        """It is resolved already."""
+        return self

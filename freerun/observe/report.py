@@ -14,6 +14,7 @@ from pathlib import Path
 from string import Template
 
 from freerun.core import FreerunError
+from freerun.core.files import write_atomically
 from freerun.core.reports import Span
 from freerun.observe.figures import MISSING, count, duration, number, reasons, share
 from freerun.observe.folder import RunFolder, writing
@@ -43,10 +44,8 @@ def write_report(folder: RunFolder, bound: int | None) -> Path:
         data=to_script(data),
         script="\n".join(_part(name) for name in SCRIPTS),
     )
-    draft = folder.report.with_name("report.html.draft")  # whoever has the page open never reads half of it
     with writing(folder.report):
-        draft.write_text(page, encoding="utf-8")
-        draft.replace(folder.report)
+        write_atomically(folder.report, page)  # whoever has the page open never reads half of it
     return folder.report
 
 

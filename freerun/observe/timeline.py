@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import msgspec
 
+from freerun.core.files import write_atomically
 from freerun.core.reports import Span
 from freerun.observe.folder import encode, writing
 
@@ -99,9 +100,7 @@ class Timeline:
 
 def _reopen(path: Path, before: list[dict[str, Any]]) -> None:
     """Write an array that is still open: without the last run's bracket or torn event, and never half written."""
-    draft = path.with_name(path.name + ".draft")
-    draft.write_bytes(b"[\n" + b",\n".join(encode(event) for event in before))
-    draft.replace(path)
+    write_atomically(path, b"[\n" + b",\n".join(encode(event) for event in before))
 
 
 def read_timeline(path: Path) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Keeps what `freerun resume` needs.
+"""Saves what `freerun resume` needs.
 
 Consumes settled steps; produces checkpoints, every so many steps and of the last one. It waits until the step's version
 is delivered (supervised steps deliver nothing), so that its line in the metrics is there before the checkpoint is; and
@@ -49,7 +49,7 @@ class Checkpointer(Observer):
             await self.checkpoint()
 
     async def checkpoint(self) -> None:
-        """Of the last settled step. Refused by the trainer when it is past that: in a step that was cut off."""
+        """Save the last settled step. The trainer refuses when it is past that, in a step that was cut off."""
         state = self._latest
         if state is None:
             return
@@ -62,13 +62,13 @@ class Checkpointer(Observer):
         self._observer.span(Span("checkpoint", name, start_s, time.monotonic(), process="trainer"))
 
     async def weights(self) -> None:
-        """The trainer's version as `checkpoints/last`, for everybody else."""
+        """Save the trainer's version as a Hugging Face folder, `checkpoints/last`."""
         await self._trainer.save(str(self._folder.checkpoints / "last"))
 
 
 @asynccontextmanager
 async def saved(*saves: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """They are done after the block, one after another: also when it fails or is interrupted, as far as that goes."""
+    """Do the saves after the block, one after another; after a failure or an interruption too, within a time limit."""
     try:
         yield
     except (asyncio.CancelledError, FreerunError) as end:

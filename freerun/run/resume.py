@@ -1,6 +1,7 @@
-"""`freerun resume`: an old run's folder, checked and made ready to go on from its newest checkpoint that is whole.
+"""`freerun resume`: the folder of an earlier run, checked and made ready to continue from its newest complete
+checkpoint.
 
-Everything the user can have got wrong is found here, before anything is changed or started. The run keeps its
+Every mistake that the user can have made is found here, before anything is changed or started. The run keeps its
 configuration, save for the overrides, and its data: positions in other data would mean other tasks.
 """
 
@@ -87,7 +88,7 @@ def can_go_on(folder: RunFolder) -> bool:
 
 
 def how_to_go_on(folder: RunFolder) -> str:
-    """The last words of a run that was stopped."""
+    """The line to end with when a run was stopped."""
     finished = list(CheckpointFolder(folder.checkpoints).finished())
     if not finished:
         return f"stopped; what was done so far is in {folder.path}"

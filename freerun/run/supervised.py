@@ -12,8 +12,9 @@ from freerun.data.stream import TaskStream
 from freerun.observe.files import RunFiles
 from freerun.observe.folder import RunFolder
 from freerun.observe.meter import StepMeter
+from freerun.plan.placement import RunKind
 from freerun.run.checkpoints import Checkpointer, saved
-from freerun.run.local import parts
+from freerun.run.local import run_processes
 from freerun.run.prepare import Prepared, example_of
 from freerun.run.start import Start, create_folder
 
@@ -24,7 +25,8 @@ async def sft(prepared: Prepared, observers: Iterable[Observer] = (), start: Sta
     start = start or Start(create_folder(prepared))
     stream = prepared.stream(epochs=None)
     stream.seek(start.state.position)
-    evaluates, identity = config.sft.until is not None, prepared.identity
+    plan = prepared.plan(RunKind.SFT, evaluates=config.sft.until is not None)
+    identity = prepared.identity
 
     def state_at(version: Version) -> RunState:
         position, data = stream.position, stream.fingerprint
@@ -37,7 +39,7 @@ async def sft(prepared: Prepared, observers: Iterable[Observer] = (), start: Sta
         with closing(everybody):
             for told in start.notes:
                 everybody.note(told)
-            async with parts(prepared, folder, evaluates, generates=False, checkpoint=start.checkpoint) as running:
+            async with run_processes(prepared, folder, plan, start.checkpoint) as running:
                 trainer, begins = running.trainer, start.state.version
                 start.begun(prepared)
                 patience_s = config.control.patience_s

@@ -5,11 +5,12 @@ reads one need not ask which objective it is. Importable without torch.
 """
 
 from math import inf
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import field_validator, model_validator
 
 from freerun.core.section import Section, by_dotted_key, knob, with_key
+from freerun.machine.device import Device
 from freerun.train.corrections import Correction, DistanceMask, TokenWeight
 from freerun.train.implied import DEFAULT_OBJECTIVE, NOT_WITHIN_GROUPS, implied
 from freerun.train.losses import find_objective
@@ -79,10 +80,6 @@ class LoraConfig(Section):
 
 
 class TrainConfig(Section):
-    compiled: ClassVar[bool | None] = None
-    """Whether torch.compile fuses the small operations of a layer; None: on a GPU, for 50M parameters or more. Not a
-    setting: torch has one, TORCH_COMPILE_DISABLE=1. Benchmarks and tests have a subclass that decides otherwise."""
-
     lr: float = knob(2e-5, "Learning rate, constant after warm-up unless decay_steps is set.", gt=0)
     warmup_steps: int = knob(0, "Steps over which the learning rate rises from zero.", ge=0)
     decay_steps: int = knob(0, "Step at which the learning rate, falling evenly, reaches zero; 0 keeps it.", ge=0)
@@ -181,18 +178,41 @@ class TrainConfig(Section):
         """Whether an answer's advantage depends on the others of its group."""
         return self.advantages not in NOT_WITHIN_GROUPS
 
-    def low_precision(self, device: str) -> bool:
-        return self.dtype == "bfloat16" or (self.dtype == "auto" and device == "cuda")
-
-    def compiles(self, device: str, parameters: int) -> bool:
-        """Compiling takes half a minute: worth it for a model of some size, on a GPU."""
-        return device == "cuda" and parameters > 50_000_000 if self.compiled is None else self.compiled
+    def on(self, device: Device, num_parameters: int = 0, *, compile: bool | None = None) -> "ResolvedTrainConfig":
+        """With a value for everything that device and model decide. Compiling takes half a minute: it is worth that for
+        a model of some size, on a GPU. Benchmarks and tests may decide otherwise; for a run there is torch's own
+        TORCH_COMPILE_DISABLE=1."""
+        gpu = device == "cuda"
+        chosen = {
+            "device": device,
+            "dtype": ("bfloat16" if gpu else "float32") if self.dtype == "auto" else self.dtype,
+            "micro_batch_tokens": self.micro_batch_tokens or (None if gpu else 8_192),
+            "compile": gpu and num_parameters > 50_000_000 if compile is None else compile,
+        }
+        return ResolvedTrainConfig(**(dict(self) | chosen))
 
     def lr_at(self, step: int) -> float:
         """The learning rate of step 0, 1, 2, …"""
         warm = min(1.0, (step + 1) / max(self.warmup_steps, 1))
         left = max(0.0, 1.0 - step / self.decay_steps) if self.decay_steps else 1.0
         return self.lr * warm * left
+
+
+class ResolvedTrainConfig(TrainConfig):
+    """What the trainer works with. `micro_batch_tokens` may still be empty: how many fit a GPU is found by trying."""
+
+    device: Device
+    dtype: Literal["float32", "bfloat16"]
+    compile: bool
+    """Whether torch.compile fuses the small operations of a layer."""
+
+    @property
+    def low_precision(self) -> bool:
+        return self.dtype == "bfloat16"
+
+    def on(self, device: Device, num_parameters: int = 0, *, compile: bool | None = None) -> "ResolvedTrainConfig":
+        """It is resolved already."""
+        return self
 
 
 _DEFAULTS = dict(by_dotted_key({"train": TrainConfig.model_construct().model_dump()}))

@@ -10,7 +10,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import DTensor
 
 from freerun.core import FreerunError
 
@@ -87,5 +86,16 @@ ALONE = Ranks()
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """The entire tensor, where this rank has a share of it. All ranks have to call this."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    """The entire tensor, where this rank has a share of it. All ranks have to call this.
+
+    A share is a DTensor. It is recognized by its methods: the class takes half a second to import, and a trainer of one
+    rank never needs it.
+    """
+    gather: Callable[[], Tensor] | None = getattr(tensor, "full_tensor", None)
+    return gather() if gather else tensor
+
+
+def own(tensor: Tensor) -> Tensor:
+    """This rank's share, where it has one."""
+    local: Callable[[], Tensor] | None = getattr(tensor, "to_local", None)
+    return local() if local else tensor

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from freerun.core import EngineError, FinishReason
 from freerun.engines.base import Completion, Sampling
-from freerun.engines.config import EngineConfig, Tuning
+from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.engine import EmbeddedEngine
 from freerun.engines.embedded.launched_step import LaunchedStep, Sampled
 from freerun.engines.embedded.scheduler import Step
@@ -26,8 +26,8 @@ SAMPLING = Sampling(max_new_tokens=24, seed=11, ignore_eos=True)
 def engine(
     decoder: Decoder | None = None, block_tokens: int | None = None, step_tokens: int | None = None, **config: object
 ) -> EmbeddedEngine:
-    tuning = Tuning(block_tokens, step_tokens)
-    return EmbeddedEngine(decoder or tiny_decoder(), EngineConfig.model_validate(config), tuning=tuning)
+    settings = EngineConfig.model_validate(config).on("cpu", block_tokens=block_tokens, step_tokens=step_tokens)
+    return EmbeddedEngine(decoder or tiny_decoder(), settings)
 
 
 def run(engine: EmbeddedEngine) -> dict[tuple[str, int], Completion]:

@@ -17,16 +17,14 @@ import torch
 import transformers
 
 from freerun.engines.base import Completion, Sampling
-from freerun.engines.config import EngineConfig, Tuning
+from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.engine import EmbeddedEngine
 from freerun.models.checkpoint import load_decoder, to_hugging_face
 from freerun.models.decoder import Decoder
 from freerun.models.tokenizer import load_tokenizer
 
 FOLDER = os.environ.get("FREERUN_SMOLLM2", "")
-MAKE_IT = (
-    "FREERUN_SMOLLM2 names no folder: `python examples/smollm2.py models/smollm2` makes one, set it to models/smollm2"
-)
+MAKE_IT = "needs SmolLM2 in FREERUN_SMOLLM2: python examples/smollm2.py models/smollm2"
 NEW_TOKENS = 24
 SWAP_EVERY = 7
 """Steps between two versions."""
@@ -89,7 +87,7 @@ def test_logprobs_are_those_of_transformers_whatever_the_version(theirs: Any, to
     """64 sampled answers with new weights every few steps: each token against its own version, recomputed."""
     base = load_decoder(Path(FOLDER))
     config = EngineConfig(max_running=24, cache_tokens=4096, on_update="recompute")
-    engine = EmbeddedEngine(load_decoder(Path(FOLDER)), config, tuning=Tuning(step_tokens=512))
+    engine = EmbeddedEngine(load_decoder(Path(FOLDER)), config.on("cpu", step_tokens=512))
     prompts = {str(i): tokenizer(prompt)["input_ids"] for i, prompt in enumerate(PROMPTS)}
     assert len(prompts) == 64
     for id, prompt in prompts.items():
@@ -131,7 +129,7 @@ def test_logprobs_are_those_of_transformers_whatever_the_version(theirs: Any, to
 @needs_weights
 def test_greedy_answers_are_those_of_transformers(theirs: Any, tokenizer: Any) -> None:
     config = EngineConfig(max_running=8, cache_tokens=4096)
-    engine = EmbeddedEngine(load_decoder(Path(FOLDER)), config, tuning=Tuning(step_tokens=512))
+    engine = EmbeddedEngine(load_decoder(Path(FOLDER)), config.on("cpu", step_tokens=512))
     prompts = {prompt: chat(tokenizer, prompt) for prompt in random.Random(0).sample(PROMPTS, 16)}
     assert len(prompts) == 16
     for prompt, tokens in prompts.items():

@@ -19,7 +19,7 @@ import torch
 
 from freerun.core import FinishReason, Version
 from freerun.engines.base import Completion, Sampling
-from freerun.engines.config import EngineConfig, Tuning
+from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.engine import EmbeddedEngine
 from freerun.models.attention import PackedAttention
 from freerun.models.decoder import Decoder
@@ -31,7 +31,6 @@ REQUESTS = 1_700
 WARM_UP = 500
 EOS = 1
 CONFIG = {"cache_tokens": 192, "max_running": 16}
-TUNING = Tuning(block_tokens=4, step_tokens=96)
 
 
 def small_decoder(seed: int) -> Decoder:
@@ -75,7 +74,7 @@ class Soak:
         self.weights = [small_decoder(0), small_decoder(1)]
         """Version v has the weights v % 2."""
         config = EngineConfig.model_validate({**CONFIG, "on_update": on_update})
-        self.engine = EmbeddedEngine(small_decoder(0), config, tuning=TUNING)
+        self.engine = EmbeddedEngine(small_decoder(0), config.on("cpu", block_tokens=4, step_tokens=96))
         self.recomputes = on_update == "recompute"
         self.asked: dict[str, PendingAnswers] = {}
         self.beginnings = deque([self.tokens(12), self.tokens(24), self.tokens(36)], maxlen=8)

@@ -222,7 +222,7 @@ def counting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     if request.param == "by looking":
         monkeypatch.setattr(groups.Group, "make", lambda: None)
     elif not groups.parents():
-        pytest.skip("no control group can be made here")
+        pytest.skip("needs control groups that it may write to")
     before = made_groups()
     try:
         with Sandbox() as sandbox:
@@ -590,7 +590,7 @@ def test_the_filter(machine: str, architecture: int, column: int, monkeypatch: p
 def test_numbers_agree_with_the_machines_own_header() -> None:
     header = Path("/usr/include/asm-generic/unistd.h")
     if not header.exists():
-        pytest.skip("no kernel headers here")
+        pytest.skip("needs kernel headers: apt install linux-libc-dev")
     pairs = (line.split() for line in header.read_text().splitlines() if line.startswith("#define __NR"))
     own = {words[1].removeprefix("__NR3264_").removeprefix("__NR_"): words[2] for words in pairs if words[2].isdigit()}
     for name, (_, number) in syscalls.NUMBERS.items():

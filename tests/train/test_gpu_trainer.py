@@ -1,12 +1,13 @@
 """The trainer on a GPU: the same loss as on a CPU, and the same with and without each thing that makes it faster."""
 
 import random
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
 
 from freerun.core import Batch, FinishReason, Group, Sample, Task
+from freerun.machine.device import Device
 from freerun.models.attention import LONG, GpuPackedAttention, PackedAttention
 from freerun.models.decoder import Decoder
 from freerun.train import budget
@@ -36,15 +37,12 @@ def batch(version: int, longest: int = 200) -> Batch:
     return Batch(version, [Group(i, Task("", "", []), [sample() for _ in range(4)], version) for i in range(4)])
 
 
-class Compiled(TrainConfig):
-    compiled: ClassVar[bool | None] = True
-
-
 def trained(
-    device: str = "cuda", steps: int = 3, kind: type[TrainConfig] = TrainConfig, **config: Any
+    device: Device = "cuda", steps: int = 3, compile: bool = False, **config: Any
 ) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
     """Where three steps lead, and what the last one reported."""
-    learner = Learner(decoder(device), kind(lr=1e-3, micro_batch_tokens=700, **config))
+    settings = TrainConfig(lr=1e-3, micro_batch_tokens=700, **config).on(device, compile=compile)
+    learner = Learner(decoder(device), settings)
     for version in range(steps):
         result = learner.step(batch(version))
     return {name: p.detach().cpu().clone() for name, p in learner.policy._owner.named_parameters()}, result.metrics
@@ -69,7 +67,7 @@ def test_bf16_over_float32_weights_with_and_without_what_makes_it_faster() -> No
     assert metrics["entropy"] == pytest.approx(exact["entropy"], rel=0.01)
     assert off(plain, theirs) < 0.35, "Adam makes signs of small gradients, and bf16 turns some of them"
     for compiled, recompute in ((True, False), (False, True), (True, True)):
-        other, report = trained(kind=Compiled if compiled else TrainConfig, recompute=recompute)
+        other, report = trained(compile=compiled, recompute=recompute)
         assert report["loss"] == pytest.approx(metrics["loss"], abs=5e-3)
         assert report["grad_norm"] == pytest.approx(metrics["grad_norm"], rel=0.03)
         assert off(other, plain) < 0.35

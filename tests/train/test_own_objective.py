@@ -42,7 +42,8 @@ async def test_it_trains_in_a_run_with_every_process(praise: Path, tmp_path: Pat
     outcome = await local.train(run)
     steps = read_steps(outcome.folder.metrics)
     assert [record.step for record in steps] == [1, 2]
-    assert all(record.trainer["loss"] < 0 for record in steps), "a gain is all that it counts"
+    assert steps[0].trainer["loss"] < 0, "a gain is all that it counts"
+    assert steps[1].trainer["loss"] <= 0, "unless older tokens are all masked, by then"
     assert "average: sequence  # train.objective" in outcome.folder.config.read_text()
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from freerun.core import EngineError, FinishReason, Version
 from freerun.core.reports import UpdateReport
 from freerun.engines.base import Completion, Sampling
-from freerun.engines.config import TUNING, EngineConfig, OnUpdate, Tuning
+from freerun.engines.config import EngineConfig, OnUpdate
 from freerun.engines.embedded.blocks import Blocks
 from freerun.engines.embedded.cpu import CpuRunner
 from freerun.engines.embedded.latency import Latencies
@@ -47,28 +47,19 @@ class Runner(Protocol):
 
 
 class EmbeddedEngine:
-    def __init__(
-        self,
-        decoder: Decoder,
-        config: EngineConfig,
-        detokenise: Detokenise | None = None,
-        tuning: Tuning = TUNING,
-    ) -> None:
-        """On the device the decoder is on."""
+    def __init__(self, decoder: Decoder, config: EngineConfig, detokenise: Detokenise | None = None) -> None:
+        """On the device the decoder is on, which decides what is empty in `config`."""
         self._decoder = decoder.eval().requires_grad_(False)
         self._parameters = dict(self._decoder.named_parameters())
-        self._config = config
+        on_gpu = decoder.embed.weight.is_cuda
+        config = self._config = config.on("cuda" if on_gpu else "cpu")
         self._detokenise = detokenise
         self.on_update: OnUpdate = config.on_update
-        on_gpu = decoder.embed.weight.is_cuda
-        block_tokens = tuning.tokens_in_a_block(on_gpu)
-        self._blocks = Blocks(max(cache_tokens(decoder, config, tuning) // block_tokens, 1), block_tokens)
-        self._runner = (
-            self._gpu_runner(tuning.burst) if on_gpu else CpuRunner(decoder, self._blocks.count, block_tokens)
-        )
+        size = config.block_tokens
+        self._blocks = Blocks(max(cache_tokens(decoder, config) // size, 1), size)
+        self._runner = self._gpu_runner() if on_gpu else CpuRunner(decoder, self._blocks.count, size)
         runner = self._runner
-        step_tokens = tuning.tokens_in_a_step(on_gpu)
-        self._scheduler = Scheduler(self._blocks, config.max_running, step_tokens, runner.burst, runner.ahead)
+        self._scheduler = Scheduler(self._blocks, config.max_running, config.step_tokens, runner.burst, runner.ahead)
         self._flight = LaunchedStep.none()
         self._ended: list[tuple[str, Completion]] = []
         """Answers that ended when somebody else than `step` had to wait for what was under way."""
@@ -86,11 +77,11 @@ class EmbeddedEngine:
         self._swapped_s: float | None = None
         self._tokens_at_swap = 0
 
-    def _gpu_runner(self, burst: int) -> Runner:
+    def _gpu_runner(self) -> Runner:
         from freerun.engines.embedded.gpu import GpuRunner  # needs Triton
 
         blocks, config = self._blocks, self._config
-        return GpuRunner(self._decoder, blocks.count, blocks.block_tokens, config.max_running, burst)
+        return GpuRunner(self._decoder, blocks.count, blocks.block_tokens, config.max_running, config.burst)
 
     @property
     def has_work(self) -> bool:

@@ -5,11 +5,11 @@ from pathlib import Path
 import torch
 
 from freerun.engines.config import EngineConfig
+from freerun.machine.device import choose_device
 from freerun.models.checkpoint import load_decoder
 from freerun.models.decoder import Decoder
 
 
 def load_for_engine(folder: Path, config: EngineConfig) -> Decoder:
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    natural = "bfloat16" if device == "cuda" else "float32"
-    return load_decoder(folder, getattr(torch, natural if config.dtype == "auto" else config.dtype), device)
+    config = config.on(choose_device())
+    return load_decoder(folder, getattr(torch, config.dtype), config.device)
