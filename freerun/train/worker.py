@@ -49,7 +49,6 @@ class TrainerProcess:
         longest: int = 0,
         ranks: Ranks = ALONE,
     ) -> None:
-        torch.set_num_threads(config.threads)
         torch.manual_seed(seed)
         self._folder = folder
         self._publisher = publisher
@@ -106,7 +105,7 @@ class TrainerProcess:
         self._checkpoints.begin(self._learner, Path(wanted.folder), wanted.control)
 
     def _refuse_half_a_step(self) -> None:
-        if not self._learner.whole:
+        if not self._learner.savable:
             raise TrainerError(f"version {self._learner.version} is gone: the step after it failed half-way")
 
     def written(self, _: None) -> None:
