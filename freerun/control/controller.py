@@ -20,7 +20,6 @@ from freerun.control.observer import Observer
 from freerun.control.state import ControlState
 from freerun.control.waiting import FAILING_S, LAST_STEP_S, background, patiently, together, unbroken
 from freerun.core import Batch, EngineError, FreerunError, Group, Released, Sample, Task, Version
-from freerun.core.nouns import NOT_SAMPLED
 from freerun.core.reports import WeightsHandle
 from freerun.engines.base import Client, Engine, Load
 from freerun.engines.router import Router, TrackedEngine
@@ -227,7 +226,7 @@ def assert_bound(run: Run, selection: Selection) -> None:
     oldest = run.version - run.config.max_staleness
     for group in selection.take:
         for sample in group.samples:
-            if any(NOT_SAMPLED < version < oldest for version in set(sample.trained_versions)):
+            if sample.trains_older_than(oldest):
                 raise FreerunError(f"group {group.id} holds a token older than max_staleness allows: this is a bug")
 
 

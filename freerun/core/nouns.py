@@ -1,21 +1,26 @@
 """Task, Sample, Group, Batch, Version: the words of Freerun as plain data.
 
-They cross process borders as msgpack, so they hold only strings, numbers, lists and each other.
-All per-token lists of a sample are aligned with `tokens`, prompt included, so a conversation of many
-turns (sampled and given tokens interleaved) is the same shape as a single answer.
+What a sample has by token is in arrays, nine bytes a token: a batch has tens of millions of them. They are aligned with
+`tokens`, prompt included, so a conversation of many turns (sampled and given tokens interleaved) is the same shape as a
+single answer.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import compress
 from typing import Any
 
-Version = int
-"""Of the policy: 0 is the starting checkpoint, and each training step adds one."""
+import numpy as np
+from numpy.typing import NDArray
 
-NOT_SAMPLED: Version = -1
-"""The version of a token that no policy sampled: a prompt's, or a tool's answer."""
+from freerun.core.versions import NOT_SAMPLED as NOT_SAMPLED
+from freerun.core.versions import Version as Version
+from freerun.core.versions import VersionRuns as VersionRuns
+
+Tokens = NDArray[np.int32]
+Marks = NDArray[np.bool_]
+Logprobs = NDArray[np.float32]
 
 
 class FinishReason(StrEnum):
@@ -61,37 +66,78 @@ class Task:
     """Everything else the data gave: a judge may need it."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False, eq=False)
 class Sample:
-    """One answer. Lists are aligned with `tokens`; `loss_mask` is true where the policy sampled the token."""
+    """One answer. Arrays are aligned with `tokens`; `loss_mask` is true where the policy sampled the token."""
 
-    tokens: list[int]
-    loss_mask: list[bool]
-    behavior_logprobs: list[float]
-    versions: list[Version]
+    tokens: Tokens
+    loss_mask: Marks
+    behavior_logprobs: Logprobs
+    versions: VersionRuns
     finish: FinishReason
     text: str = ""
     """The sampled text, for judges and people."""
     reward: float | None = None
     """None until judged; still None when judging failed, and then the sample is not trained on."""
 
+    def __init__(
+        self,
+        tokens: Sequence[int] | Tokens,
+        loss_mask: Sequence[bool] | Marks,
+        behavior_logprobs: Sequence[float] | Logprobs,
+        versions: Sequence[Version] | VersionRuns,
+        finish: FinishReason,
+        text: str = "",
+        reward: float | None = None,
+    ) -> None:
+        """Arrays of the right type are kept as they are; lists become arrays."""
+        self.tokens = np.asarray(tokens, np.int32)
+        self.loss_mask = np.asarray(loss_mask, np.bool_)
+        self.behavior_logprobs = np.asarray(behavior_logprobs, np.float32)
+        self.versions = VersionRuns.of(versions)
+        self.finish, self.text, self.reward = finish, text, reward
+
     @property
     def num_sampled(self) -> int:
-        return len(self.versions) - self.versions.count(NOT_SAMPLED)
+        return self.versions.num_sampled
 
     @property
     def oldest_version(self) -> Version:
         """The oldest version among its sampled tokens (of an empty answer: NOT_SAMPLED)."""
-        return min(set(self.versions) - {NOT_SAMPLED}, default=NOT_SAMPLED)
+        return self.versions.oldest
 
-    @property
-    def trained_versions(self) -> Iterator[Version]:
-        """Of each token with a loss."""
-        return compress(self.versions, self.loss_mask)
+    def trains_older_than(self, version: Version) -> bool:
+        """Whether a sampled token of an earlier version has a loss."""
+        return NOT_SAMPLED < self.oldest_version < version and any(
+            NOT_SAMPLED < trained < version for trained in trained_by_version([self])
+        )
+
+    def mask_older_than(self, version: Version) -> int:
+        """Take the loss from sampled tokens of earlier versions; how many had one."""
+        if not self.trains_older_than(version):
+            return 0
+        before = np.count_nonzero(self.loss_mask)
+        self.loss_mask = self.loss_mask.copy()  # it may be a view of what somebody else holds
+        for sampled_by, start, end in self.versions.stretches():
+            if NOT_SAMPLED < sampled_by < version:
+                self.loss_mask[start:end] = False
+        return int(before - np.count_nonzero(self.loss_mask))
 
     @property
     def truncated(self) -> bool:
         return self.finish is FinishReason.LENGTH
+
+
+def trained_by_version(samples: Iterable[Sample]) -> Counter[Version]:
+    """How many tokens with a loss each version has. For thousands of samples at once, while the loop waits for it."""
+    counts: dict[Version, int] = {}
+    for sample in samples:
+        mask, start = sample.loss_mask, 0
+        for version, count in sample.versions.runs:
+            if trained := np.count_nonzero(mask[start : start + count]):
+                counts[version] = counts.get(version, 0) + int(trained)
+            start += count
+    return Counter(counts)
 
 
 @dataclass(slots=True)
@@ -118,7 +164,7 @@ class Group:
     def newest_version(self) -> Version:
         """The version of its newest token (without a sampled one: NOT_SAMPLED). Found once, too."""
         if self._newest is None:
-            self._newest = max((max(s.versions, default=NOT_SAMPLED) for s in self.samples), default=NOT_SAMPLED)
+            self._newest = max((s.versions.newest for s in self.samples), default=NOT_SAMPLED)
         return self._newest
 
     @property

@@ -7,7 +7,6 @@ the folder has lines already, of a run that goes on, it goes on too.
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from freerun.control.buffer import Buffer
 from freerun.control.dealer import Dealer
 from freerun.control.ledger import MemoryLedger
 from freerun.core import Batch, Group, Released, Sample, Version
-from freerun.core.nouns import NOT_SAMPLED
+from freerun.core.nouns import NOT_SAMPLED, trained_by_version
 from freerun.core.reports import EngineStats, Evaluation, StepResult, UpdateReport
 from freerun.observe.advice import Watch
 from freerun.observe.folder import JsonLines, RunFolder
@@ -43,8 +42,8 @@ class BatchFigures:
     def of(cls, batch: Batch, masked_tokens: int, skip_truncated: bool) -> "BatchFigures":
         samples = batch.samples
         trained = [sample for sample in samples if not (skip_truncated and sample.truncated)]
-        versions = Counter(chain.from_iterable(sample.trained_versions for sample in trained))
-        staleness = Counter({batch.version - version: count for version, count in versions.items()})
+        by_version = trained_by_version(trained)
+        staleness = Counter({batch.version - version: count for version, count in by_version.items()})
         return cls(
             judged=len(samples),
             samples=len(trained),
@@ -99,6 +98,7 @@ class Recorder:
         self._learning: BatchFigures | None = None
         self._shown: list[SampleRecord] = []
         self._stepped: Stepped | None = None
+        self._words: dict[int, str] = {}
         self._running: dict[str, int] = {}
         self._first_token_s: dict[str, float] = {}
         self.buffer: Buffer | None = None
@@ -253,7 +253,8 @@ class Recorder:
         return (result.phases[0][1] - self._batch_asked_s) + (now_s - result.phases[-1][2])
 
     def _sample_record(self, step: int, version: Version, group: Group, sample: Sample) -> SampleRecord:
-        at = [i for i, v in enumerate(sample.versions) if v != NOT_SAMPLED]
+        versions = sample.versions.by_token()
+        sampled = versions != NOT_SAMPLED
         return SampleRecord(
             step=step,
             version=version,
@@ -264,10 +265,16 @@ class Recorder:
             text=sample.text,
             reward=sample.reward,
             finish=sample.finish.value,
-            tokens=[self._tokenizer.decode([sample.tokens[i]]) for i in at],
-            logprobs=[sample.behavior_logprobs[i] for i in at],
-            versions=[sample.versions[i] for i in at],
+            tokens=[self._word(token) for token in sample.tokens[sampled].tolist()],
+            logprobs=sample.behavior_logprobs[sampled].tolist(),
+            versions=versions[sampled].tolist(),
         )
+
+    def _word(self, token: int) -> str:
+        """Decoded once: a long answer has thousands of tokens, most of them often, and the loop waits for this."""
+        if token not in self._words:
+            self._words[token] = self._tokenizer.decode([token])
+        return self._words[token]
 
     def _draw(self, stepped: Stepped) -> None:
         result = stepped.result

@@ -4,10 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from freerun.config.text import Origins
 from freerun.config.tree import RunConfig
 from freerun.core import ConfigError, DataError, FinishReason, Sample, Task
-from freerun.core.nouns import NOT_SAMPLED
+from freerun.core.nouns import VersionRuns
 from freerun.data.stream import TaskStream
 from freerun.data.tasks import load_tasks
 from freerun.models.shape import Shape, read_shape
@@ -108,8 +110,8 @@ def example_of(task: Task, prepared: Prepared) -> Sample:
     given, length = len(task.prompt_tokens), len(task.prompt_tokens) + len(answer)
     return Sample(
         tokens=task.prompt_tokens + answer,
-        loss_mask=[position >= given for position in range(length)],
-        behavior_logprobs=[0.0] * length,
-        versions=[NOT_SAMPLED] * length,
+        loss_mask=np.arange(length) >= given,
+        behavior_logprobs=np.zeros(length, np.float32),
+        versions=VersionRuns().after(length),
         finish=FinishReason.STOP,
     )

@@ -1,7 +1,7 @@
 """How long the phases of a step took, how fast it was, and against what the chip could do at best."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 
 import torch
 
@@ -16,7 +16,7 @@ class Speed:
         self._shape, self._device, self._ranks = shape, device, ranks
 
     def of(
-        self, sequences: Sequence[Sequence[int]], computed: int, phases: Sequence[tuple[str, float, float]]
+        self, sequences: Sequence[Sized], computed: int, phases: Sequence[tuple[str, float, float]]
     ) -> dict[str, float]:
         """Tokens a second of the whole step, prompts included; on a GPU also the arithmetic, each GPU's. This rank has
         `computed` so many tokens: a prompt that answers share counts once."""

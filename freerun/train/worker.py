@@ -1,7 +1,7 @@
 """The trainer's process: takes one request at a time over ZeroMQ, does it, answers.
 
-A request is two frames, the method and its argument in msgpack; a reply is two frames, `ok` and the result, or `error`
-with message and traceback. `METHODS` is the whole protocol, for this side and for the client's.
+A request is a method and its argument, with samples where it has any (`messages.py`); a reply is two frames, `ok` and
+the result, or `error` with message and traceback. `METHODS` is the whole protocol, for this side and for the client's.
 
 With several ranks the first one does that. It says each request to the others, and all of them do it.
 """
@@ -24,7 +24,8 @@ from freerun.train.checkpoint import CheckpointWriter, load_checkpoint
 from freerun.train.config import TrainConfig
 from freerun.train.divergence import refuse_divergence
 from freerun.train.learner import Learner
-from freerun.train.protocol import METHODS, Checkpoint
+from freerun.train.messages import AT_ONCE, Received, receive
+from freerun.train.protocol import Checkpoint
 from freerun.train.ranks import ALONE, Ranks
 from freerun.weights.base import Publisher
 
@@ -61,10 +62,8 @@ class TrainerProcess:
         engines would wait if it came before the reply."""
         self.score = self._learner.score
 
-    def do(self, request: list[bytes]) -> Any:
-        method, argument = request[0].decode(), request[1]
-        takes, _ = METHODS[method]
-        self._asked = msgspec.msgpack.decode(argument, type=takes)
+    def do(self, request: tuple[str, Any]) -> Any:
+        method, self._asked = request
         return getattr(self, method)(self._asked)
 
     def step(self, batch: Batch) -> StepResult:
@@ -105,10 +104,11 @@ class TrainerProcess:
 def serve(worker: TrainerProcess, endpoint: str, ready: Callable[[str], None]) -> None:
     """The first rank, until its process is ended."""
     with zmq.Context() as context, context.socket(zmq.PAIR) as socket:
+        socket.set_hwm(AT_ONCE)
         socket.bind(endpoint)
         ready(endpoint)
         while True:
-            socket.send_multipart(answer(worker, socket.recv_multipart()))
+            socket.send_multipart(answer(worker, receive(lambda: socket.recv_multipart(copy=False))))
 
 
 def follow(worker: TrainerProcess, ready: Callable[[str], None]) -> None:
@@ -123,9 +123,9 @@ def follow(worker: TrainerProcess, ready: Callable[[str], None]) -> None:
             worker.do(worker.ranks.say(None))
 
 
-def answer(worker: TrainerProcess, request: list[bytes]) -> list[bytes]:
+def answer(worker: TrainerProcess, request: Received) -> list[bytes]:
     try:
-        result = worker.do(worker.ranks.say(request))
+        result = worker.do(worker.ranks.say(request.decoded()))
         return [b"ok", msgspec.msgpack.encode(result)]
     except FreerunError as error:
         return [b"error", msgspec.msgpack.encode((str(error), error.detail))]

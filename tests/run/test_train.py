@@ -88,7 +88,7 @@ class InProcess:
         self.engine.submit("only", prompt, sampling, n)
         done: list[Completion] = []
         while self.engine.has_work:
-            done += [completion for _, completion in self.engine.step()]
+            done += [answer.completion for _, answer in self.engine.step()]
         for completion in done:
             yield completion
 
