@@ -66,19 +66,14 @@ class Task:
     """Everything else the data gave: a judge may need it."""
 
 
-@dataclass(slots=True, init=False, eq=False)
 class Sample:
-    """One answer. Arrays are aligned with `tokens`; `loss_mask` is true where the policy sampled the token."""
+    """One answer. Arrays are aligned with `tokens`; `loss_mask` is true where the policy sampled the token.
 
-    tokens: Tokens
-    loss_mask: Marks
-    behavior_logprobs: Logprobs
-    versions: VersionRuns
-    finish: FinishReason
-    text: str = ""
-    """The sampled text, for judges and people."""
-    reward: float | None = None
-    """None until judged; still None when judging failed, and then the sample is not trained on."""
+    To change the mask, give it another: how many tokens of each version have a loss is counted when it is set, since
+    millions of them are asked for at once, when a batch is chosen, and the loop waits.
+    """
+
+    __slots__ = ("_loss_mask", "behavior_logprobs", "finish", "reward", "text", "tokens", "trained", "versions")
 
     def __init__(
         self,
@@ -90,12 +85,28 @@ class Sample:
         text: str = "",
         reward: float | None = None,
     ) -> None:
-        """Arrays of the right type are kept as they are; lists become arrays."""
-        self.tokens = np.asarray(tokens, np.int32)
-        self.loss_mask = np.asarray(loss_mask, np.bool_)
-        self.behavior_logprobs = np.asarray(behavior_logprobs, np.float32)
+        """Arrays of the right type are kept as they are; lists become arrays. `text` is what was sampled, for judges
+        and people. `reward` is None until it is judged; still None when judging failed, and then the sample is not
+        trained on."""
+        self.tokens: Tokens = np.asarray(tokens, np.int32)
+        self.behavior_logprobs: Logprobs = np.asarray(behavior_logprobs, np.float32)
         self.versions = VersionRuns.of(versions)
+        self.loss_mask = np.asarray(loss_mask, np.bool_)
         self.finish, self.text, self.reward = finish, text, reward
+
+    @property
+    def loss_mask(self) -> Marks:
+        return self._loss_mask
+
+    @loss_mask.setter
+    def loss_mask(self, marks: Marks) -> None:
+        self._loss_mask = marks.view()
+        self._loss_mask.flags.writeable = False
+        self.trained: dict[Version, int] = {}
+        """How many tokens with a loss each version has."""
+        for version, start, end in self.versions.stretches():
+            if trained := int(np.count_nonzero(marks[start:end])):
+                self.trained[version] = self.trained.get(version, 0) + trained
 
     @property
     def num_sampled(self) -> int:
@@ -108,20 +119,18 @@ class Sample:
 
     def trains_older_than(self, version: Version) -> bool:
         """Whether a sampled token of an earlier version has a loss."""
-        return NOT_SAMPLED < self.oldest_version < version and any(
-            NOT_SAMPLED < trained < version for trained in trained_by_version([self])
-        )
+        return any(NOT_SAMPLED < trained < version for trained in self.trained)
 
     def mask_older_than(self, version: Version) -> int:
         """Take the loss from sampled tokens of earlier versions; how many had one."""
-        if not self.trains_older_than(version):
-            return 0
-        before = np.count_nonzero(self.loss_mask)
-        self.loss_mask = self.loss_mask.copy()  # it may be a view of what somebody else holds
-        for sampled_by, start, end in self.versions.stretches():
-            if NOT_SAMPLED < sampled_by < version:
-                self.loss_mask[start:end] = False
-        return int(before - np.count_nonzero(self.loss_mask))
+        masked = sum(count for trained, count in self.trained.items() if NOT_SAMPLED < trained < version)
+        if masked:
+            marks = self.loss_mask.copy()
+            for sampled_by, start, end in self.versions.stretches():
+                if NOT_SAMPLED < sampled_by < version:
+                    marks[start:end] = False
+            self.loss_mask = marks
+        return masked
 
     @property
     def truncated(self) -> bool:
@@ -129,15 +138,12 @@ class Sample:
 
 
 def trained_by_version(samples: Iterable[Sample]) -> Counter[Version]:
-    """How many tokens with a loss each version has. For thousands of samples at once, while the loop waits for it."""
-    counts: dict[Version, int] = {}
+    """How many tokens with a loss each version has."""
+    counts = Counter[Version]()
     for sample in samples:
-        mask, start = sample.loss_mask, 0
-        for version, count in sample.versions.runs:
-            if trained := np.count_nonzero(mask[start : start + count]):
-                counts[version] = counts.get(version, 0) + int(trained)
-            start += count
-    return Counter(counts)
+        for version, count in sample.trained.items():
+            counts[version] += count
+    return counts
 
 
 @dataclass(slots=True)

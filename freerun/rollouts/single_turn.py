@@ -1,12 +1,11 @@
 """One prompt, one answer, a whole group in one request so that its samples share the prompt's cache."""
 
 import asyncio
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from freerun.core import Sample, Task
-from freerun.core.nouns import Tokens
 from freerun.engines.base import Client, Completion, Sampling
 
 _LONG = 512
@@ -14,32 +13,37 @@ _LONG = 512
 
 
 class Decoder(Protocol):
-    def decode(self, token_ids: list[int], skip_special_tokens: bool = ...) -> str: ...
+    def decode(self, token_ids: Any, skip_special_tokens: bool = ...) -> str:
+        """Of an array of tokens, as of a list."""
+        ...
 
 
 class SingleTurn:
+    """Groups that come in together become samples one after the other, and the loop goes on in between: to decode long
+    answers takes milliseconds."""
+
     def __init__(self, tokenizer: Decoder, sampling: Sampling, group_size: int) -> None:
         self._tokenizer = tokenizer
         self._sampling = sampling
         self._group_size = group_size
+        self._one_group = asyncio.Lock()
 
     async def __call__(self, task: Task, client: Client) -> list[Sample]:
         """The group's samples in the order of their index, whatever order they ended in."""
         stream = client.generate(task.prompt_tokens, self._sampling, self._group_size)
-        completions = sorted([completion async for completion in stream], key=lambda completion: completion.index)
-        texts = await self._texts([completion.tokens for completion in completions])
-        return [sample_of(task, *both) for both in zip(completions, texts, strict=True)]
-
-    async def _texts(self, answers: list[Tokens]) -> list[str]:
-        """Decoded once for each of a group's different answers: a policy that is sure gives few of them. The loop goes
-        on between two that are long: each takes milliseconds."""
         texts: dict[bytes, str] = {}
-        for tokens in answers:
-            if (key := tokens.tobytes()) not in texts:
-                texts[key] = self._tokenizer.decode(tokens.tolist(), skip_special_tokens=True)
-                if len(tokens) >= _LONG:
-                    await asyncio.sleep(0)
-        return [texts[tokens.tobytes()] for tokens in answers]
+        completions = sorted([completion async for completion in stream], key=lambda completion: completion.index)
+        async with self._one_group:
+            return [await self._sample(task, completion, texts) for completion in completions]
+
+    async def _sample(self, task: Task, completion: Completion, texts: dict[bytes, str]) -> Sample:
+        """`texts` has those that other answers of the group have: a policy that is sure gives few different ones."""
+        key = completion.tokens.tobytes()
+        if key not in texts:
+            texts[key] = self._tokenizer.decode(completion.tokens, skip_special_tokens=True)
+            if len(completion.tokens) >= _LONG:
+                await asyncio.sleep(0)
+        return sample_of(task, completion, texts[key])
 
 
 def sample_of(task: Task, completion: Completion, text: str) -> Sample:

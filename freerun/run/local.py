@@ -152,7 +152,7 @@ async def train(prepared: Prepared, start: Start | None = None) -> Outcome:
     with start.opened() as folder:
         live = view(folder.name, config.control.steps, config.control.max_staleness)
         ledger = MemoryLedger(start.state.tally)
-        recorder = Recorder(folder, live, ledger, prepared.tokenizer, config.train.skip_truncated)
+        recorder = Recorder(folder, live, ledger, prepared.text, config.train.skip_truncated)
         with reported(folder, config.control.max_staleness), recorder:
             if start.checkpoint:
                 recorder.goes_on(start.checkpoint)
@@ -259,13 +259,13 @@ async def poll_engines(running: RunProcesses, recorder: Recorder) -> None:
 
 def single_turn(prepared: Prepared) -> SingleTurn:
     config = prepared.config.rollout
-    return SingleTurn(prepared.tokenizer, config.sampling(), config.group_size)
+    return SingleTurn(prepared.text, config.sampling(), config.group_size)
 
 
 def _evaluator(prepared: Prepared, judge: JudgeService, engine: HttpEngine) -> Evaluator:
     config = prepared.config
     sampling = config.rollout.sampling(temperature=config.evaluate.temperature)
-    rollout = SingleTurn(prepared.tokenizer, sampling, config.evaluate.samples)
+    rollout = SingleTurn(prepared.text, sampling, config.evaluate.samples)
     return Evaluator(prepared.held_out, rollout, judge, engine, config.evaluate.pass_reward, config.seed)
 
 

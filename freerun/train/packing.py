@@ -237,7 +237,8 @@ def num_trained(sample: Sample) -> int:
 
 def untrained(sample: Sample) -> Sample:
     """The same tokens, none with a loss."""
-    return replace(sample, loss_mask=np.zeros(len(sample.tokens), np.bool_))
+    marks = np.zeros(len(sample.tokens), np.bool_)
+    return Sample(sample.tokens, marks, sample.behavior_logprobs, sample.versions, sample.finish, reward=sample.reward)
 
 
 def within(order: Sequence[int], lengths: Sequence[int], capacity: int) -> Iterator[list[int]]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import torch
@@ -101,7 +101,15 @@ class TrainerProcess:
         self._checkpoints.finish()
 
 
-def serve(worker: TrainerProcess, endpoint: str, ready: Callable[[str], None]) -> None:
+class Worker(Protocol):
+    """Whatever does requests."""
+
+    ranks: Ranks
+
+    def do(self, request: tuple[str, Any]) -> Any: ...
+
+
+def serve(worker: Worker, endpoint: str, ready: Callable[[str], None]) -> None:
     """The first rank, until its process is ended."""
     with zmq.Context() as context, context.socket(zmq.PAIR) as socket:
         socket.set_hwm(AT_ONCE)
@@ -111,7 +119,7 @@ def serve(worker: TrainerProcess, endpoint: str, ready: Callable[[str], None]) -
             socket.send_multipart(answer(worker, receive(lambda: socket.recv_multipart(copy=False))))
 
 
-def follow(worker: TrainerProcess, ready: Callable[[str], None]) -> None:
+def follow(worker: Worker, ready: Callable[[str], None]) -> None:
     """Any other rank, until its process is ended.
 
     What Freerun refuses, all ranks refuse alike, or the first alone after they parted, and it answers. Anything else
@@ -123,7 +131,7 @@ def follow(worker: TrainerProcess, ready: Callable[[str], None]) -> None:
             worker.do(worker.ranks.say(None))
 
 
-def answer(worker: TrainerProcess, request: Received) -> list[bytes]:
+def answer(worker: Worker, request: Received) -> list[bytes]:
     try:
         result = worker.do(worker.ranks.say(request.decoded()))
         return [b"ok", msgspec.msgpack.encode(result)]
