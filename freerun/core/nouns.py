@@ -100,13 +100,17 @@ class Sample:
 
     @loss_mask.setter
     def loss_mask(self, marks: Marks) -> None:
+        trained: dict[Version, int] = {}
+        for version, start, end in self.versions.stretches():
+            if count := int(np.count_nonzero(marks[start:end])):
+                trained[version] = trained.get(version, 0) + count
+        self._mark(marks, trained)
+
+    def _mark(self, marks: Marks, trained: dict[Version, int]) -> None:
         self._loss_mask = marks.view()
         self._loss_mask.flags.writeable = False
-        self.trained: dict[Version, int] = {}
+        self.trained = trained
         """How many tokens with a loss each version has."""
-        for version, start, end in self.versions.stretches():
-            if trained := int(np.count_nonzero(marks[start:end])):
-                self.trained[version] = self.trained.get(version, 0) + trained
 
     @property
     def num_sampled(self) -> int:
@@ -123,14 +127,14 @@ class Sample:
 
     def mask_older_than(self, version: Version) -> int:
         """Take the loss from sampled tokens of earlier versions; how many had one."""
-        masked = sum(count for trained, count in self.trained.items() if NOT_SAMPLED < trained < version)
-        if masked:
+        old = {trained: count for trained, count in self.trained.items() if NOT_SAMPLED < trained < version}
+        if old:
             marks = self.loss_mask.copy()
             for sampled_by, start, end in self.versions.stretches():
-                if NOT_SAMPLED < sampled_by < version:
+                if sampled_by in old:
                     marks[start:end] = False
-            self.loss_mask = marks
-        return masked
+            self._mark(marks, {v: count for v, count in self.trained.items() if v not in old})
+        return sum(old.values())
 
     @property
     def truncated(self) -> bool:
