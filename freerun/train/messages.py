@@ -68,6 +68,8 @@ def samples_of(header: memoryview, buffer: memoryview) -> list[Sample]:
     total = sum(head.lengths)
     if len(buffer) != 9 * total:
         raise TrainerError(f"{total} tokens came in {len(buffer)} bytes: there must be nine for each")
+    if not head.lengths:
+        return []
     ends = np.cumsum(head.lengths)[:-1]
     by_sample = zip(
         np.split(np.frombuffer(buffer, np.int32, total), ends),
