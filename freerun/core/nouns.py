@@ -143,11 +143,11 @@ class Sample:
 
 def trained_by_version(samples: Iterable[Sample]) -> Counter[Version]:
     """How many tokens with a loss each version has."""
-    counts = Counter[Version]()
+    counts: dict[Version, int] = {}
     for sample in samples:
         for version, count in sample.trained.items():
-            counts[version] += count
-    return counts
+            counts[version] = counts.get(version, 0) + count
+    return Counter(counts)
 
 
 @dataclass(slots=True)

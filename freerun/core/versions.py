@@ -68,7 +68,11 @@ class VersionRuns:
 
     @property
     def num_sampled(self) -> int:
-        return sum(count for version, count in self.runs if version != NOT_SAMPLED)
+        total = 0
+        for version, count in self.runs:
+            if version != NOT_SAMPLED:
+                total += count
+        return total
 
     @property
     def oldest(self) -> Version:
