@@ -9,7 +9,7 @@ demo: .venv/installed
 	$(BIN)/freerun demo
 
 test: .venv/installed-dev lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .

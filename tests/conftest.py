@@ -5,6 +5,17 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+import pytest
 import torch
 
+from freerun.machine.host import processors
+
 torch.set_num_threads(1)
+
+pytest_plugins = ["tests.lacking"]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """How many tests `make test` runs at a time: one where they would share a GPU."""
+    return 1 if torch.cuda.is_available() else min(processors(), 4)

@@ -19,7 +19,8 @@ from freerun.core import ConfigError
 from freerun.engines.base import Sampling
 from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.engine import EmbeddedEngine
-from freerun.run.child import follow_the_parent
+from freerun.machine.device import choose_device
+from freerun.machine.parent import end_with_parent
 from freerun.train.config import TrainConfig
 from freerun.train.learner import Learner
 
@@ -56,7 +57,7 @@ class Job:
 
 def decode(job: Job) -> Iterator[int]:
     """Tokens sampled so far. The batch is full from the first on: an answer that ends is followed by another."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = choose_device("auto")
     decoder = decoder_of(job.model, device, torch.bfloat16 if device == "cuda" else torch.float32)
     cache_tokens = job.rows * (job.context + 256)
     config = EngineConfig(max_running=job.rows, cache_tokens=cache_tokens, step_tokens=16_384, burst=16)
@@ -82,7 +83,7 @@ def train(job: Job) -> Iterator[int]:
     """Tokens trained on so far, each step on the same batch."""
     tokens = job.sequences * job.length
     config = TrainConfig(micro_batch_tokens=tokens)
-    learner = Learner(decoder_of(job.model, config.place(), torch.float32), config)
+    learner = Learner(decoder_of(job.model, choose_device(config.device), torch.float32), config)
     batch = batch_of(learner.decoder.shape, [job.length] * job.sequences, version=0)
     for step in range(1, sys.maxsize):
         learner.step(replace(batch, version=learner.version))
@@ -93,7 +94,7 @@ def train(job: Job) -> Iterator[int]:
 KINDS: dict[str, Callable[[Job], Iterator[int]]] = {"engine": decode, "trainer": train}
 
 if __name__ == "__main__":
-    follow_the_parent()
+    end_with_parent()
     kind, settings = sys.argv[1:]
     job = msgspec.json.decode(settings, type=Job)
     set_threads(job.threads)

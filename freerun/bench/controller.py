@@ -15,7 +15,7 @@ import json
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,10 @@ from freerun.bench.scripted_child import PROMPT, VOCABULARY, Settings
 from freerun.control.config import ControlConfig
 from freerun.control.controller import Run
 from freerun.control.controller import train as control_train
-from freerun.control.dealer import Dealer
-from freerun.control.ledger import MemoryLedger
+from freerun.control.task_queue import TaskQueue
 from freerun.control.waiting import background, together
 from freerun.core import Batch, FreerunError, Task
+from freerun.core.observer import Observer, Observers
 from freerun.core.reports import StepResult
 from freerun.data.stream import TaskStream
 from freerun.engines.base import Sampling
@@ -40,9 +40,9 @@ from freerun.machine.processes import Processes
 from freerun.machine.scratch import scratch_folder
 from freerun.models.text import text_decoder
 from freerun.models.tokenizer import load_tokenizer
+from freerun.observe.files import RunFiles
 from freerun.observe.folder import RunFolder
-from freerun.observe.live import PlainView
-from freerun.observe.recorder import Recorder
+from freerun.observe.meter import StepMeter
 from freerun.rewards.base import JudgeReason, Verdict
 from freerun.rollouts.single_turn import SingleTurn
 from freerun.sandbox.usage import usage_below
@@ -115,10 +115,11 @@ async def _measure(form: str, work: Work, scratch: Path, accept: dict[str, str])
     folder = RunFolder.create(scratch, form)
     async with _processes(work, folder, accept) as (engines, trainer):
         tokenizer = _tokenizer(scratch)
-        live, ledger = PlainView(form, work.steps, _ETA, Console(quiet=True)), MemoryLedger()
-        with Recorder(folder, live, ledger, tokenizer) as recorder:
-            run = _run(work, engines, trainer, ledger, recorder, tokenizer)
-            recorder.buffer, recorder.tasks = run.buffer, run.tasks
+        observers, files = Observers(), RunFiles(folder, tokenizer)
+        observers.add(StepMeter(observers, files.begun_s))
+        observers.add(files)
+        with closing(observers):
+            run = _run(work, engines, trainer, observers, tokenizer)
             freeze_heap()
             trainer.run, lag = run, Lag()
             trainer.empty_bytes = _resident_bytes()
@@ -142,9 +143,7 @@ async def _measure(form: str, work: Work, scratch: Path, accept: dict[str, str])
     )
 
 
-def _run(
-    work: Work, engines: list[HttpEngine], trainer: "TimedTrainer", ledger: MemoryLedger, recorder: Recorder, text: Any
-) -> Run:
+def _run(work: Work, engines: list[HttpEngine], trainer: "TimedTrainer", observer: Observer, text: Any) -> Run:
     groups = work.answers // GROUP
     tasks = [Task(f"task {index}", "", [index % VOCABULARY] * PROMPT) for index in range(groups)]
     sampling = Sampling(max_new_tokens=work.tokens, ignore_eos=True)
@@ -152,13 +151,12 @@ def _run(
         config=ControlConfig(steps=work.steps, groups_per_step=groups, max_staleness=_ETA),
         group_size=GROUP,
         seed=0,
-        tasks=Dealer(TaskStream(tasks, seed=0, shuffle=False, epochs=None)),
+        tasks=TaskQueue(TaskStream(tasks, seed=0, shuffle=False, epochs=None)),
         rollout=SingleTurn(text, sampling, GROUP),
         judge=EveryOther(),
         engines=list(engines),
         trainer=trainer,
-        ledger=ledger,
-        observer=recorder,
+        observer=observer,
         max_running=RUNNING,
     )
 
@@ -186,8 +184,7 @@ class TimedTrainer(RemoteTrainer):
 
     async def step(self, batch: Batch) -> StepResult:
         if not self.bytes_per_token:
-            while len(self.run.buffer) < len(batch.groups):  # noqa: ASYNC110 - the buffer tells the bound alone
-                await asyncio.sleep(_TICK_S)
+            await self.run.book.until(lambda: self.run.book.num_ready >= len(batch.groups))
             held = sum(len(sample.tokens) for sample in batch.samples) * 2
             self.bytes_per_token = (_resident_bytes() - self.empty_bytes) / held
         handed_s = time.monotonic()

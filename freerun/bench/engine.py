@@ -15,6 +15,7 @@ from freerun.core import ConfigError
 from freerun.engines.base import Sampling
 from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.engine import EmbeddedEngine
+from freerun.machine.device import choose_device
 from freerun.models.checkpoint import load_decoder
 from freerun.models.decoder import Decoder, random_decoder
 from freerun.models.shape import Shape, shape_of
@@ -66,8 +67,7 @@ def set_threads(threads: int) -> None:
 def bench_engine(model: str, work: Work, dtype: str, burst: int, rival: str | None) -> list[Measured]:
     if dtype not in ("float32", "bfloat16"):
         raise ConfigError(f"--dtype {dtype} is not known; it is float32 or bfloat16")
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    decoder = decoder_of(model, device, getattr(torch, dtype))
+    decoder = decoder_of(model, choose_device("auto"), getattr(torch, dtype))
     measured = [_measure(decoder, work, dtype, burst)]
     if rival == "transformers":
         measured.append(_transformers(decoder, work))

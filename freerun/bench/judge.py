@@ -14,7 +14,7 @@ from freerun.commands.judge import Answer, judge_all
 from freerun.core import DataError, Task
 from freerun.data.config import DataConfig
 from freerun.data.sources import read_source
-from freerun.data.tasks import tasks_as_they_stand
+from freerun.data.tasks import tasks_to_judge
 from freerun.machine.scratch import scratch_folder
 from freerun.rewards.base import Verdict
 from freerun.rewards.config import RewardConfig
@@ -149,7 +149,7 @@ async def _told_apart(service: JudgeService, right: list[Answer], wrong: list[An
 def gold_answers(file: Path) -> RightAndWrong:
     """Of GSM8K, each in five styles; and what is one more or one less, in the same."""
     right, wrong = list[Answer](), list[Answer]()
-    for task in tasks_as_they_stand(read_source(DataConfig(source=str(file), prompt_key="question"))):
+    for task in tasks_to_judge(read_source(DataConfig(source=str(file), prompt_key="question"))):
         gold = last_number(task.answer or "")
         if gold is None or gold.value.denominator != 1:
             raise DataError(f"{file} is not GSM8K: the answer of {task.id} does not end with a whole number")
@@ -161,7 +161,7 @@ def gold_answers(file: Path) -> RightAndWrong:
 
 def solutions(file: Path) -> RightAndWrong:
     """Of HumanEval; and `pass` in their places."""
-    tasks = tasks_as_they_stand(read_source(DataConfig(source=str(file))))
+    tasks = tasks_to_judge(read_source(DataConfig(source=str(file))))
     if any("canonical_solution" not in task.extra for task in tasks):
         raise DataError(f"{file} is not HumanEval: a row has no canonical_solution")
     right = [Answer(task, task.extra["canonical_solution"]) for task in tasks]

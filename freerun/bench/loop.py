@@ -8,7 +8,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,18 +19,19 @@ from rich.table import Table
 from freerun.bench.work import Work
 from freerun.control.controller import Run
 from freerun.control.controller import train as control_train
-from freerun.control.ledger import MemoryLedger
-from freerun.control.state import ControlState
 from freerun.control.waiting import background
+from freerun.core.observer import Observer
+from freerun.core.records import StepRecord
+from freerun.core.state import RunState
 from freerun.engines.config import OnUpdate
 from freerun.engines.http import HttpEngine
 from freerun.machine.garbage import freeze_heap
 from freerun.machine.gpus import visible_gpus
 from freerun.observe.folder import RunFolder
 from freerun.observe.live import view
-from freerun.observe.recorder import Recorder
-from freerun.observe.records import StepRecord
+from freerun.observe.meter import StepMeter
 from freerun.run import local
+from freerun.run.observed import Observed
 from freerun.run.prepare import Prepared
 from freerun.run.start import Start, create_folder
 
@@ -56,8 +57,8 @@ class Measured:
     on_update: str
     steps: int
     tokens_per_s: float
-    """The lesser of the two that follow. In the long run they are one; over a few steps the trainer may live on what
-    was in stock, or the engine fill it, and neither lasts."""
+    """The lesser of the two that follow. In the long run they are equal; over a few steps the trainer may use up
+    answers that were waiting, or the engine make more than are used, and neither lasts."""
     trained_per_s: float
     generated_per_s: float
     step_s: float
@@ -68,7 +69,7 @@ class Measured:
     update_s: float
     """From the end of the trainer's step until the engines had its version, mean."""
     pause_s: float
-    """Of that, what engines stood still for, mean."""
+    """How long of that engines stood still, mean."""
     first_token_s: float
     """From the swap until the new version's first tokens were there, mean."""
     recomputed_tokens: float
@@ -100,14 +101,14 @@ class Enough(Exception):
     """The steps that were to be measured are done."""
 
 
-class Window:
+class Window(Observer):
     """Watches the settled steps: counts what the engines sampled in those after the warm-up, and ends the loop with the
     last of them, while the engines are still full; but not before they have its version."""
 
-    def __init__(self, engines: list[HttpEngine], recorder: Recorder, run: Run, warm_up: int, steps: int) -> None:
+    def __init__(self, engines: list[HttpEngine], meter: StepMeter, run: Run, warm_up: int, steps: int) -> None:
         self._engines = engines
         self._begins, self._delivered = run.version, run.delivered
-        self._recorder = recorder
+        self._meter = meter
         self._warm_up = warm_up
         self._steps = steps
         self._tokens, self._start_s = 0, 0.0
@@ -115,9 +116,9 @@ class Window:
 
     @property
     def steps(self) -> list[StepRecord]:
-        return self._recorder.steps[self._warm_up :]
+        return self._meter.steps[self._warm_up :]
 
-    async def settled(self, state: ControlState) -> None:
+    async def settled(self, state: RunState) -> None:
         done = state.version - self._begins
         if done == self._warm_up:
             self._tokens, self._start_s = await self._sampled(), time.monotonic()
@@ -165,18 +166,17 @@ class Loop:
         live = view(str(way), last, way.max_staleness, STDERR)
         for engine in self._running.engines:
             engine.on_update = way.on_update
-        ledger = MemoryLedger()
-        with Recorder(folder, live, ledger, self._prepared.tokenizer) as recorder:
-            start = Start(folder, ControlState(version=self._version))
+        prepared, begins = self._as(way, last), RunState(version=self._version)
+        observed = Observed.by(prepared, Start(folder, begins), [live])
+        with closing(observed.all):
             rollout = self._work.rollout(self._prepared)
-            run = local.run_of(self._as(way, last), self._running, start, ledger, recorder, rollout)
-            window = Window(self._running.engines, recorder, run, warm_up, steps)
-            run.on_settle.append(window.settled)
-            recorder.buffer, recorder.tasks = run.buffer, run.tasks
-            recorder.begin(await local.idle_s(self._running.engines))
+            run = local.run_of(prepared, self._running, begins, observed, rollout)
+            window = Window(self._running.engines, observed.meter, run, warm_up, steps)
+            observed.all.add(window)
+            observed.meter.begin(await local.idle_s(self._running.engines))
             try:
                 with suppress(Enough):
-                    async with background(local.watch_engines(self._running, recorder)):
+                    async with background(local.watch_engines(self._running, observed.all)):
                         await control_train(run)
             except asyncio.CancelledError:
                 window.say_what_was_seen(way)
@@ -211,7 +211,8 @@ async def started(work: Work, model: Path, threads: int = 1) -> AsyncIterator[Lo
     """Engine, trainer and judge, with so many CPU threads each."""
     prepared = work.prepared(model, threads)
     STDERR.print(f"starts engine and trainer: {work}")
-    async with local.parts(prepared, create_folder(prepared), evaluates=False, note=STDERR.print) as running:
+    folder, plan = create_folder(prepared), prepared.plan()
+    async with local.run_processes(prepared, folder, plan, note=STDERR.print) as running:
         freeze_heap()
         yield Loop(work, prepared, running)
 

@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
@@ -22,7 +23,7 @@ from freerun.control.waiting import background, together
 from freerun.core import ProcessDied
 from freerun.machine.gpus import visible_gpus
 from freerun.machine.mps import Mps, MpsRefused
-from freerun.machine.processes import describe_exit, end_apart, start_apart
+from freerun.machine.processes import ChildProcess, describe_exit
 from freerun.machine.scratch import scratch_folder
 
 SMALL = Job("4m", rows=8, prompt=32, answer=64, sequences=2, length=128)
@@ -49,23 +50,20 @@ class BenchProcess:
     is unblocked by them, or by its end, which is a failure.
     """
 
-    def __init__(self, name: str, log: Path, process: asyncio.subprocess.Process) -> None:
-        self._name = name
-        self._log = log
-        self._process = process
+    def __init__(self, child: ChildProcess) -> None:
+        self._child = child
         self._marks: list[tuple[float, int]] = []
         self._stepped = asyncio.Event()
 
     async def follow(self) -> None:
         """Never returns: raises when the process has ended."""
-        assert self._process.stdout
-        async for line in self._process.stdout:
+        assert self._child.process.stdout
+        async for line in self._child.process.stdout:
             time_s, tokens = line.split()
             self._marks.append((float(time_s), int(tokens)))
             self._stepped.set()
-        how = describe_exit(await self._process.wait())
-        tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-30:])
-        raise ProcessDied(f"the {self._name} process {how}", tail)
+        how = describe_exit(await self._child.process.wait())
+        raise ProcessDied(f"the {self._child.name} process {how}", self._child.log_tail())
 
     async def steps(self, count: int, since_s: float = 0.0) -> None:
         """Wait until so many have ended since then."""
@@ -82,15 +80,18 @@ class BenchProcess:
 @asynccontextmanager
 async def working(name: str, job: Job, environment: Environment, logs: Path) -> AsyncIterator[BenchProcess]:
     """A process at work; it is ended with the block, and with us."""
-    log = logs / f"{name}.log"
-    threads = {"OMP_NUM_THREADS": str(job.threads)}
-    process = await start_apart("freerun.bench.apart", name, job, log, threads | environment)
-    worker = BenchProcess(name, log, process)
+    child = await ChildProcess.start(
+        *(name, "freerun.bench.apart", name, msgspec.json.encode(job).decode()),
+        environment={"OMP_NUM_THREADS": str(job.threads)} | environment,
+        log=logs / f"{name}.log",
+        stdout=asyncio.subprocess.PIPE,
+    )
+    worker = BenchProcess(child)
     try:
         async with background(worker.follow()):
             yield worker
     finally:
-        await end_apart(process)
+        await child.end(grace_s=0)
 
 
 async def rates(job: Job, seconds: float, logs: Path, environments: dict[str, Environment]) -> dict[str, float]:

@@ -10,7 +10,7 @@ from freerun.machine.gpus import visible_gpus
 class Work:
     model: str
     tokens: int
-    """Of a step."""
+    """How many a step has."""
     longest: int
     """Tokens of the longest sequence."""
     mu: float
@@ -18,9 +18,9 @@ class Work:
 
 
 SMALL = Work("4m", tokens=6_000, longest=1_024, mu=4.0)
-"""For a CPU."""
+"""The default on a CPU."""
 LARGE = Work("0.6b", tokens=200_000, longest=8_192, mu=6.2)
-"""For a GPU."""
+"""The default on a GPU."""
 
 
 def bench_packing(model: str | None, tokens: int | None, longest: int | None, steps: int, json_only: bool) -> None:

@@ -21,7 +21,8 @@ from freerun.core import FinishReason, Sample, TrainerError, Version
 from freerun.core.reports import StepResult, UpdateReport, WeightsHandle
 from freerun.engines.base import Sampling
 from freerun.engines.config import OnUpdate
-from freerun.run.child import follow_the_parent, ready
+from freerun.machine.parent import end_with_parent
+from freerun.run.child import ready
 
 SCRIPTS = 16
 """Different answers."""
@@ -180,7 +181,7 @@ def run_trainer(settings: Settings) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    follow_the_parent()
+    end_with_parent()
     kind, given = sys.argv[1:]
     settings = msgspec.json.decode(given, type=Settings)
     if kind == "engine":

@@ -36,11 +36,11 @@ from freerun.control.waiting import together
 from freerun.core import Batch, ConfigError, Group, ProcessDied, Sample, Task, TrainerError
 from freerun.engines.base import Completion
 from freerun.engines.embedded.engine import EmbeddedEngine
-from freerun.machine.processes import describe_exit, end_apart, start_apart
+from freerun.machine.parent import end_with_parent
+from freerun.machine.processes import ChildProcess, describe_exit
 from freerun.models.checkpoint import load_decoder
 from freerun.models.tiny import make_model
 from freerun.rollouts.single_turn import sample_of
-from freerun.run.child import follow_the_parent
 from freerun.run.prepare import Prepared, example_of, prepare, prepare_sft
 from freerun.train.learner import Learner
 
@@ -299,21 +299,24 @@ async def _child(job: WarmUp | Run, room: asyncio.Semaphore, stepped: Callable[[
     what = kind if isinstance(job, WarmUp) else f"{job.objective}-{job.eta}"
     log = Path(job.folder) / f"{what}.log"
     async with room:
-        process = await start_apart("freerun.bench.staleness", kind, job, log, {"OMP_NUM_THREADS": "1"})
-        assert process.stdout
+        child = await ChildProcess.start(
+            *(what, "freerun.bench.staleness", kind, msgspec.json.encode(job).decode()),
+            environment={"OMP_NUM_THREADS": "1"},
+            log=log,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert child.process.stdout
         try:
             last = b""
-            async for line in process.stdout:
+            async for line in child.process.stdout:
                 last = line.strip()
                 if not last:
                     stepped()
-            if await process.wait():
-                tail = "\n".join(log.read_text(errors="replace").splitlines()[-30:])
-                how = describe_exit(process.returncode or 0)
-                raise ProcessDied(f"the process of {what}, seed {job.seed}, {how}", tail)
+            if code := await child.process.wait():
+                raise ProcessDied(f"the process of {what}, seed {job.seed}, {describe_exit(code)}", child.log_tail())
             return last
         finally:
-            await end_apart(process)
+            await child.end(grace_s=0)
 
 
 def show(outcomes: list[Outcome], starts: list[float], steps: int, lr: float, out: Path, json_only: bool) -> None:
@@ -358,7 +361,7 @@ def _table(outcomes: list[Outcome], steps: int, lr: float) -> Table:
 
 
 if __name__ == "__main__":
-    follow_the_parent()
+    end_with_parent()
     torch.set_num_threads(1)
     kind, settings = sys.argv[1:]
     if kind == WarmUp.__name__:

@@ -16,6 +16,7 @@ from rich.table import Table
 from freerun.bench.engine import decoder_of
 from freerun.core import Batch, ConfigError, FinishReason, Group, Sample, Task
 from freerun.core.nouns import NOT_SAMPLED, VersionRuns
+from freerun.machine.device import choose_device
 from freerun.models.shape import Shape
 from freerun.train.config import TrainConfig
 from freerun.train.learner import Learner
@@ -105,9 +106,10 @@ def _measure(
 ) -> Measured:
     """Two steps first: they compile, and make the optimizer's state."""
     gc.collect()
-    if config.place() == "cuda":
+    chosen = choose_device(config.device)
+    if chosen == "cuda":
         torch.cuda.empty_cache()
-    decoder = decoder_of(model, config.place(), torch.float32)
+    decoder = decoder_of(model, chosen, torch.float32)
     device, shape = decoder.embed.weight.device, decoder.shape
     learner = kind(decoder, config)
     for _ in range(2):

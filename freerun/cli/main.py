@@ -226,11 +226,8 @@ def _sft(prepared: Any, start: Any) -> None:
     from freerun.run.resume import how_to_go_on
     from freerun.run.supervised import sft
 
-    for note in start.notes:
-        print(f"note: {note}")
-    with SftProgress(prepared.config.sft.steps) as progress:
-        going = sft(prepared, progress.stepped, progress.evaluated, start)
-        folder = run_to_end(going, lambda: how_to_go_on(start.folder))
+    going = sft(prepared, [SftProgress(prepared.config.sft.steps)], start)
+    folder = run_to_end(going, lambda: how_to_go_on(start.folder))
     print(f"done: the model is in {folder.checkpoints / 'last'}")
 
 

@@ -37,8 +37,7 @@ async def run_demo(seed: int, max_staleness: int, steps: int | None, runs: Path 
     write_tasks(made.path, seed)
     print(f"1 of 2: a tiny model, made from nothing in {made.path}, learns from answers until it gets a third right")
     prepared = prepare_sft(*_config(made.path, seed, *WARM_UP, f"data.source={made.path / 'sft.jsonl'}"))
-    with SftProgress(prepared.config.sft.steps) as progress:
-        warm = await sft(prepared, progress.stepped, progress.evaluated)
+    warm = await sft(prepared, [SftProgress(prepared.config.sft.steps)])
     print("2 of 2: now it learns from rewards alone, generating and training at the same time in two processes")
     changes = [f"model.path={warm.checkpoints / 'last'}", f"control.max_staleness={max_staleness}"]
     changes += [f"control.steps={steps}", f"train.decay_steps={steps}"] if steps else []

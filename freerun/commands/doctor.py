@@ -1,4 +1,4 @@
-"""What this machine can do, found out by trying."""
+"""`freerun doctor`: what this machine can do, found out by trying."""
 
 import asyncio
 import platform
@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from freerun.machine.device import any_gpu
 from freerun.machine.gpus import visible_gpus
 from freerun.machine.host import processors
 from freerun.machine.mps import Mps, MpsRefused
@@ -36,8 +37,9 @@ def examine() -> Iterator[Finding]:
     yield _python()
     yield from (_package(name, least) for name, least in (("torch", "2.11"), ("transformers", "5.17")))
     yield _cores()
-    yield _gpu()
-    if visible_gpus():
+    gpu = _gpu()
+    yield gpu
+    if gpu.ok and visible_gpus():
         yield _gpu_memory()
         yield _sharing()
         yield _handing_over()
@@ -50,7 +52,7 @@ def examine() -> Iterator[Finding]:
         ("reasoning_gym", "reasoning-gym tasks"),
         ("verifiers", "tasksets of verifiers"),
     ):
-        yield Finding(find_spec(name) is not None, f"{why} ({name.replace('_', '-')})")
+        yield _extra(name.replace("_", "-"), why, find_spec(name) is not None)
 
 
 def _python() -> Finding:
@@ -66,6 +68,10 @@ def _package(name: str, least: str) -> Finding:
     return Finding(enough, f"{name} {version} ({least} or newer)")
 
 
+def _extra(name: str, why: str, installed: bool) -> Finding:
+    return Finding(installed, f"{why} ({name})" if installed else f"no {why}: pip install 'freerun[{name}]'")
+
+
 def _cores() -> Finding:
     cores = processors()
     needs = "generation and training overlap" if cores > 1 else "generation and training share one core: use 2 or more"
@@ -75,6 +81,12 @@ def _cores() -> Finding:
 def _gpu() -> Finding:
     import torch
 
+    if not torch.cuda.is_available() and any_gpu():
+        return Finding(
+            False,
+            "there is a GPU, but torch cannot use it: install a torch that is built for CUDA, or set engine.device=cpu "
+            "and train.device=cpu",
+        )
     if not torch.cuda.is_available():
         return Finding(False, "no GPU that torch can use: runs are on the CPU, for models of a few million parameters")
     names = {torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())}
@@ -91,10 +103,10 @@ def _gpu_memory() -> Finding:
     try:
         held = torch.empty(int(0.9 * free), dtype=torch.uint8, device="cuda").fill_(1)
     except torch.OutOfMemoryError:
-        return Finding(False, f"the driver calls {free / 2**30:.1f} GiB of the GPU free, but they cannot be had")
+        return Finding(False, f"the driver calls {free / 2**30:.1f} GiB of the GPU free, but allocating them fails")
     del held
     torch.cuda.empty_cache()
-    busy = "" if free > 0.9 * total else ": somebody else uses it"
+    busy = "" if free > 0.9 * total else ": other programs use it"
     return Finding(not busy, f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB of the GPU's memory free{busy}")
 
 
@@ -180,7 +192,7 @@ def _disk() -> Finding:
 
 
 def _isolation() -> Finding:
-    """A sandbox, really started, that a program of ours has looked for ways out of."""
+    """A sandbox, really started, from which a program of ours has tried to escape."""
     from freerun.core import ConfigError
     from freerun.sandbox.sandbox import Sandbox
 

@@ -1,4 +1,4 @@
-"""`freerun judge`: have answers judged that are already there. No model, no run: rows in, verdicts out."""
+"""`freerun judge`: judge answers from a file. No model and no run: rows in, verdicts out."""
 
 import json
 import os
@@ -14,13 +14,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from freerun.config.load import load_reward
+from freerun.config.load import load_section
 from freerun.control.waiting import together
 from freerun.core import ConfigError, DataError, Task
+from freerun.core.text import did_you_mean
 from freerun.data.config import DataConfig
-from freerun.data.rows import did_you_mean, listed
+from freerun.data.rows import listed
 from freerun.data.sources import read_source
-from freerun.data.tasks import as_text, tasks_as_they_stand
+from freerun.data.tasks import as_text, tasks_to_judge
 from freerun.machine.host import processors
 from freerun.rewards.base import JudgeReason, Verdict
 from freerun.rewards.config import RewardConfig
@@ -50,18 +51,18 @@ class Keys:
 
 
 def reward_of(judge: str, workers: int | None, timeout_s: float | None) -> RewardConfig:
-    """Of a judge by name, of one written as in a run's file, or of the `reward` section of such a file; checked."""
+    """The configuration for a judge given by name, or as a run's file would write it, or by such a file; checked."""
     if judge.endswith((".yaml", ".yml")):
-        config = load_reward(Path(judge))
+        config = load_section("reward", RewardConfig, Path(judge))
     else:
-        config = RewardConfig(judge=_spelled(judge), workers=processors())
+        config = RewardConfig(judge=_parsed(judge), workers=processors())
     changes = {"workers": workers, "timeout_s": timeout_s}
     config = config.model_copy(update={key: value for key, value in changes.items() if value is not None})
     config.check()
     return config
 
 
-def _spelled(judge: str) -> Any:
+def _parsed(judge: str) -> Any:
     if not judge.startswith(("[", "{")):
         return judge
     try:
@@ -74,7 +75,7 @@ def read_answers(file: Path, keys: Keys) -> list[Answer]:
     answer_key = keys.answer or "answer"
     source = read_source(DataConfig(source=str(file), prompt_key=keys.prompt, answer_key=answer_key))
     answers = []
-    for task, row in zip(tasks_as_they_stand(source), source.rows, strict=True):
+    for task, row in zip(tasks_to_judge(source), source.rows, strict=True):
         key = keys.text or next((key for key in TEXT_KEYS if key in row), TEXT_KEYS[0])
         for needed, option in ((key, "--text-key"), *([(keys.answer, "--answer-key")] if keys.answer else [])):
             if needed not in row:
@@ -103,7 +104,7 @@ async def judge(
 
 @contextmanager
 def _written(out: Path | None) -> Iterator[Callable[[str], None]]:
-    """Writes lines to it; whatever hinders that is told in one."""
+    """A function that writes a line to the file. A failure to write is a ConfigError."""
 
     def refuse(error: OSError) -> ConfigError:
         return ConfigError(f"--out {out} cannot be written: {error.strerror}")
@@ -123,12 +124,12 @@ def _written(out: Path | None) -> Iterator[Callable[[str], None]]:
     try:
         yield write
     finally:
-        with suppress(OSError):  # what could not be written has been told
+        with suppress(OSError):  # a failure to write has been reported
             file.close()
 
 
 def refuse_to_overwrite(out: Path | None, inputs: Iterable[Path]) -> None:
-    """By a link to it, too."""
+    """Also by a link to one of them."""
     for file in inputs:
         if out is not None and out.exists() and file.exists() and out.samefile(file):
             raise ConfigError(f"--out {out} would overwrite {file}, which is read: name another file")
@@ -141,7 +142,7 @@ async def judge_all(
     ended: Callable[[], object] = lambda: None,
     next_is: Callable[[Answer, Verdict], object] = lambda answer, verdict: None,
 ) -> list[Verdict]:
-    """The verdicts in the order of the answers, whatever order they come in: nobody waits for one that hangs.
+    """The verdicts in the order of the answers, in whatever order they come: one that hangs holds up no other.
 
     `ended` is called for each as it comes, `next_is` with each in order, as soon as those before it are there.
     """

@@ -6,11 +6,14 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from freerun.core.reports import Evaluation, StepResult
+from freerun.core import Version
+from freerun.core.observer import Observer
+from freerun.core.records import StepRecord
+from freerun.core.reports import Evaluation
 
 
-class SftProgress:
-    """A context manager for `sft`: loss as it falls, and how good the policy is when that is looked at."""
+class SftProgress(Observer):
+    """Supervised training as it goes: the loss as it falls, and how good the policy is when it is evaluated."""
 
     def __init__(self, steps: int, console: Console | None = None) -> None:
         self._console = console or Console()
@@ -21,24 +24,24 @@ class SftProgress:
         self._task = self._bar.add_task("", total=steps)
         self._loss = float("nan")
 
-    def __enter__(self) -> "SftProgress":
+    def note(self, text: str) -> None:
+        self._console.print(f"note: {text}", highlight=False)
+
+    def step(self, record: StepRecord) -> None:
+        step, self._loss = record.step, record.trainer["loss"]
         self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def stepped(self, step: int, result: StepResult) -> None:
-        self._loss = result.metrics["loss"]
         self._bar.update(self._task, completed=step, description=f"loss {self._loss:.3f}")
         if not self._console.is_terminal and (step == 1 or step % 100 == 0):
             self._console.print(f"supervised step {step}: loss {self._loss:.3f}", highlight=False)
 
-    def evaluated(self, step: int, evaluation: Evaluation) -> None:
+    def evaluated(self, version: Version, evaluation: Evaluation) -> None:
         self._console.print(
-            f"supervised step {step}: loss {self._loss:.3f}, pass@1 {evaluation.pass_at_1:.2f}",
+            f"supervised step {version}: loss {self._loss:.3f}, pass@1 {evaluation.pass_at_1:.2f}",
             highlight=False,
         )
+
+    def close(self) -> None:
+        self._bar.stop()
 
 
 @contextmanager

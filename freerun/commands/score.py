@@ -9,12 +9,12 @@ from pathlib import Path
 from freerun.run.prepare import Prepared, example_of
 
 _AT_A_TIME = 64
-"""Answers between two signs of life."""
+"""Answers scored between two updates of the progress bar."""
 
 
 @dataclass(frozen=True)
 class Scored:
-    """Of all answers together."""
+    """The totals over all answers."""
 
     answers: int
     tokens: int

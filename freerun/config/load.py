@@ -1,9 +1,8 @@
 """A YAML file and dotted overrides into one validated tree."""
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -12,8 +11,9 @@ from freerun.config.text import Origins, parse
 from freerun.config.tree import RunConfig, implied
 from freerun.core import ConfigError
 from freerun.core.section import Section
-from freerun.rewards.config import RewardConfig
+from freerun.core.text import did_you_mean
 
+S = TypeVar("S", bound=Section)
 _SECTIONS = {key for key, field in RunConfig.model_fields.items() if isinstance(field.default, Section)}
 """An empty one (`train:` and nothing below) is all defaults."""
 
@@ -36,14 +36,18 @@ def load_config(file: Path | None, overrides: Sequence[str] = ()) -> tuple[RunCo
         raise ConfigError(_first_mistake(error)) from None
 
 
-def load_reward(file: Path) -> RewardConfig:
-    """The `reward` section of a run's file; what else is in it may be missing or wrong."""
-    values = {"reward": _read(file).get("reward", {})}
+def load_section(name: str, kind: type[S], file: Path | None = None, overrides: Sequence[str] = ()) -> S:
+    """One section of a run's file, and overrides of its keys. What else the file holds may be missing or wrong."""
+    values: dict[str, Any] = {name: _read(file).get(name, {}) if file else {}}
+    for override in overrides:
+        if not override.partition("=")[0].startswith(f"{name}."):
+            raise ConfigError(f"{override!r} is not {name}.KEY=VALUE")
+        _merge(values, _parse(override), {}, "command line")
     _refuse_unknown(values, RunConfig)
     try:
-        return RewardConfig.model_validate(values["reward"])
+        return kind.model_validate(values[name])
     except ValidationError as error:
-        raise ConfigError(f"{file}: reward.{_first_mistake(error)}") from None
+        raise ConfigError(f"{f'{file}: ' if file else ''}{name}.{_first_mistake(error)}") from None
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -103,15 +107,13 @@ def _refuse_unknown(values: Mapping[str, Any], model: type[BaseModel], prefix: s
 
 
 def _nearest(key: str, prefix: str, model: type[BaseModel]) -> str:
-    """The nearest name in the same section, else anywhere in the tree."""
-    here = difflib.get_close_matches(str(key), model.model_fields, n=1, cutoff=0.6)
-    if here:
-        return f"; did you mean {prefix}{here[0]}?"
+    """The nearest name in the same section, else anywhere in the tree, else what the section has."""
     anywhere = {dotted.rsplit(".", 1)[-1]: dotted for dotted, _, _ in knobs()}
-    far = difflib.get_close_matches(str(key), anywhere, n=1, cutoff=0.75)
-    if far:
-        return f"; did you mean {anywhere[far[0]]}?"
-    return f"; {prefix.rstrip('.') or 'the top level'} has {', '.join(model.model_fields)}"
+    return (
+        did_you_mean(str(key), model.model_fields, lambda near: prefix + near)
+        or did_you_mean(str(key), anywhere, anywhere.__getitem__, similarity=0.75)
+        or f"; {prefix.rstrip('.') or 'the top level'} has {', '.join(model.model_fields)}"
+    )
 
 
 def inner_section(model: type[BaseModel], key: str) -> type[BaseModel] | None:

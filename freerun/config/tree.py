@@ -91,10 +91,4 @@ class RunConfig(Section):
             raise ValueError("evaluate.every is set, but there is no held_out to evaluate on; add held_out.source")
         if self.sft.until is not None and self.held_out is None:
             raise ValueError("sft.until is set, but there is no held_out to measure it on; add held_out.source")
-        longest = self.data.max_prompt_tokens + self.rollout.max_new_tokens + 2 * (self.engine.block_tokens or 64)
-        if self.engine.cache_tokens and longest > self.engine.cache_tokens:
-            raise ValueError(
-                f"engine.cache_tokens is {self.engine.cache_tokens}, too few for one longest prompt and answer "
-                f"({longest} tokens); raise it, or lower data.max_prompt_tokens or rollout.max_new_tokens"
-            )
         return self

@@ -11,44 +11,29 @@ Nothing is admitted that the run, with its number of steps, would never train on
 A run that goes on at version i has trained i batches, and nothing else is submitted: N_r is i · B again, whatever was
 running when it was cut off and whatever size its batches had before.
 
-Consumes `release` and `advance`; produces tickets; waits for room under the formula; is unblocked by a step's end
-(the version rises) or a drop.
+Reads the book of groups; waits for room under the formula; is unblocked by a step's end (the version rises) or a drop.
 """
 
-import asyncio
-from dataclasses import dataclass
-
-from freerun.core import Released, Version
-
-
-@dataclass(slots=True, frozen=True)
-class Ticket:
-    """The right to run one group. It comes back exactly once, with a reason."""
-
-    group: int
-    samples: int
-    version: Version
-    """The version at admission: no token of the group is older."""
+from freerun.control.groups import GroupBook, OpenGroup
+from freerun.core import Version
 
 
 class Admission:
     def __init__(
-        self, batch_samples: int, max_staleness: int, total_samples: int, version: Version = 0, next_group: int = 0
+        self, book: GroupBook, batch_samples: int, max_staleness: int, total_samples: int, version: Version = 0
     ) -> None:
+        self._book = book
         self._batch_samples = batch_samples
         self._max_staleness = max_staleness
         self._total_samples = total_samples
-        self._room = asyncio.Event()
-        self._out: dict[int, Ticket] = {}
-        self.next_group = next_group
+        self._before = version * batch_samples
         self.version = version
-        self.submitted = version * batch_samples
-        """N_r: samples submitted and not dropped."""
+        """The engines' version."""
 
     @property
-    def outstanding(self) -> list[int]:
-        """The groups whose tickets have not come back yet."""
-        return list(self._out)
+    def submitted(self) -> int:
+        """N_r: samples submitted and not dropped."""
+        return self._before + self._book.submitted
 
     def admits(self, samples: int) -> bool:
         """Whether that many more samples keep the formula, and the run will still train on them."""
@@ -56,29 +41,16 @@ class Admission:
         fresh_enough = (after - 1) // self._batch_samples <= self.version + self._max_staleness
         return fresh_enough and after <= self._total_samples
 
-    async def acquire(self, samples: int) -> Ticket:
-        """Waits for room. One caller at a time, so that groups are admitted in the order of the data."""
-        if samples > self._batch_samples:
-            raise ValueError(f"a group of {samples} samples can never fit a batch of {self._batch_samples}")
-        while not self.admits(samples):
-            self._room.clear()
-            await self._room.wait()
-        ticket = Ticket(self.next_group, samples, self.version)
-        self.next_group += 1
-        self.submitted += samples
-        self._out[ticket.group] = ticket
-        return ticket
-
-    def release(self, group: int, reason: Released) -> None:
-        """A ticket comes back. A second return of the same one is a bug, and raises."""
-        ticket = self._out.pop(group)
-        if reason is not Released.TRAINED:
-            self.submitted -= ticket.samples
-            self._room.set()
+    async def admit(self, dealt: OpenGroup) -> None:
+        """Wait for room. One caller at a time, so that groups are admitted in the order of the data."""
+        if dealt.samples > self._batch_samples:
+            raise ValueError(f"a group of {dealt.samples} samples can never fit a batch of {self._batch_samples}")
+        await self._book.until(lambda: self.admits(dealt.samples))
+        self._book.admitted(dealt.id, self.version)
 
     def advance(self, version: Version) -> None:
         """The engines have that version now: there is room for another batch."""
         if version != self.version + 1:
             raise ValueError(f"versions rise by one: {self.version} cannot become {version}")
         self.version = version
-        self._room.set()
+        self._book.notify()

@@ -4,23 +4,23 @@ There is one loop: synchronous training is `max_staleness: 0`, and conversations
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from freerun.control.admission import Admission, Ticket
+from freerun.control.admission import Admission
 from freerun.control.bound import Selection
 from freerun.control.buffer import Buffer
 from freerun.control.config import ControlConfig
-from freerun.control.dealer import Dealer
-from freerun.control.ledger import Ledger
+from freerun.control.groups import GroupBook, OpenGroup
 from freerun.control.lookahead import LookaheadLimit
-from freerun.control.observer import Observer
-from freerun.control.state import ControlState
+from freerun.control.task_queue import TaskQueue
 from freerun.control.waiting import FAILING_S, LAST_STEP_S, background, patiently, together, unbroken
-from freerun.core import Batch, EngineError, FreerunError, Group, Released, Sample, Task, Version
+from freerun.core import Batch, DropReason, EngineError, FreerunError, Group, Sample, Version
+from freerun.core.observer import Observer, Observers
 from freerun.core.reports import WeightsHandle
+from freerun.core.state import RunState
 from freerun.engines.base import Client, Engine, Load
 from freerun.engines.router import Router, TrackedEngine
 from freerun.rewards.base import Judge, Verdict
@@ -41,19 +41,15 @@ class Run:
     config: ControlConfig
     group_size: int
     seed: int
-    tasks: Dealer
+    tasks: TaskQueue
     rollout: Rollout
     judge: Judge
     engines: list[Engine]
     trainer: Trainer
-    ledger: Ledger
-    observer: Observer
-    on_publish: list[Callable[[WeightsHandle], Awaitable[None]]] = field(default_factory=list)
-    """Called with each version that the engines have taken: evaluation hangs here."""
-    on_settle: list[Callable[[ControlState], Awaitable[None]]] = field(default_factory=list)
-    """Called after each step with what is needed to go on from it: checkpoints hang here."""
-    begins: ControlState = field(default_factory=ControlState)
-    """Where the run begins; `tasks` and `ledger` begin there too."""
+    observer: Observer = field(default_factory=Observers)
+    """Is told everything."""
+    begins: RunState = field(default_factory=RunState)
+    """Where the run begins; `tasks` begin there too."""
     max_running: int = 10**9
     """Samples the engines can run at once. Admitting more would only let them grow old in a queue."""
     version: Version = field(init=False)
@@ -62,49 +58,47 @@ class Run:
     """From the trainer to `deliver`: one at a time."""
     delivered: asyncio.Event = field(default_factory=asyncio.Event)
     """The engines have the trainer's version."""
+    book: GroupBook = field(init=False)
     admission: Admission = field(init=False)
     lookahead: LookaheadLimit = field(init=False)
     buffer: Buffer = field(init=False)
     load: Load = field(default_factory=Load)
     router: Router = field(init=False)
     failed_in_a_row: int = 0
-    silent_in_a_row: int = 0
-    """Groups without signal."""
+    equal_in_a_row: int = 0
+    """Groups without signal: all rewards equal."""
     nothing_left: bool = False
-    """To learn from the data: nothing more is dealt."""
+    """There is nothing left to learn from the data: nothing more is dealt."""
     failing: bool = False
     """Generation or judging has failed, and the run ends: the step it is in may take its time."""
 
     def __post_init__(self) -> None:
         self.version = self.begins.version
         self.delivered.set()
-        batch_samples = self.config.groups_per_step * self.group_size
+        config, batch_samples = self.config, self.config.groups_per_step * self.group_size
+        self.book = GroupBook(self.begins.tally, self.begins.next_group)
+        self.book.listeners += [self.tasks.solved.note, self.observer.group]
         self.admission = Admission(
-            batch_samples,
-            self.config.max_staleness,
-            batch_samples * self.config.steps,
-            self.begins.version,
-            self.begins.next_group,
+            self.book, batch_samples, config.max_staleness, batch_samples * config.steps, self.version
         )
         self.lookahead = LookaheadLimit(
-            self.config.groups_per_step, self.config.max_staleness, lambda: self.judge.waiting // self.group_size
+            config.groups_per_step, config.max_staleness, lambda: self.judge.waiting // self.group_size
         )
-        self.buffer = Buffer(self.config.bound(), self.lookahead)
+        self.buffer = Buffer(self.book, config.bound(), self.lookahead)
         self.router = Router(self.engines)
 
     @property
-    def state(self) -> ControlState:
+    def state(self) -> RunState:
         """What is needed to go on from here. Between two steps only: a batch that is being trained on is owed."""
-        tasks = self.tasks
-        return ControlState(
+        return RunState(
             version=self.version,
-            next_group=self.admission.next_group,
-            position=tasks.position,
-            owed=tasks.owed,
-            resting=tasks.resting,
-            data=tasks.fingerprint,
+            next_group=self.book.next_group,
+            position=self.tasks.position,
+            owed=self.book.owed + self.tasks.owed,
+            resting=self.tasks.solved.resting,
+            data=self.tasks.fingerprint,
             model=self.begins.model,
-            tally=self.ledger.tally,
+            tally=self.book.tally,
         )
 
     def last_step_s(self) -> float:
@@ -133,28 +127,26 @@ async def train(run: Run) -> None:
                 await unbroken(learn(run, batch, masked_tokens), run.last_step_s)
             await run.delivered.wait()
     finally:
-        for group in run.admission.outstanding:
-            drop(run, group, Released.RUN_ENDED)
+        for group in run.book.open:
+            run.book.drop(group.id, DropReason.RUN_ENDED, run.version)
 
 
 async def produce(run: Run) -> None:
     """Keep the engines busy, never past the admission budget, and no further ahead of the trainer than it needs.
 
-    Consumes tasks; produces judged groups in the buffer. Waits for room in the engines and in the lookahead, and for a
-    ticket; is unblocked by the end of a sample, a step's beginning or end, a drop.
+    Consumes tasks; produces judged groups in the book. Waits for room in the engines, in the look-ahead and under the
+    formula; is unblocked by the end of a sample, a step's beginning or end, a drop.
     """
     async with asyncio.TaskGroup() as going:
-        for task in run.tasks:
+        for position, task in run.tasks:
+            dealt = run.book.deal(position, task, run.group_size)
             if run.nothing_left:
                 break
             await run.load.at_most(run.max_load - run.group_size)
             await run.buffer.room()
-            ticket = await run.admission.acquire(run.group_size)
-            run.tasks.dealt(ticket.group)
-            run.ledger.admitted(ticket.group, task.id, ticket.samples, ticket.version)
-            run.buffer.expect(ticket.group, ticket.version)
+            await run.admission.admit(dealt)
             run.load.add(run.group_size)
-            going.create_task(answer(run, task, ticket))
+            going.create_task(answer(run, dealt))
             await asyncio.sleep(0)  # a hundred that begin at once would keep the loop from everything else
     run.buffer.end()
 
@@ -168,36 +160,37 @@ async def noticed(run: Run, generation: Coroutine[Any, Any, None]) -> None:
         raise
 
 
-async def answer(run: Run, task: Task, ticket: Ticket) -> None:
-    """One task: roll it out, have it judged, and put it in the buffer, or drop it with the reason."""
-    samples = await rolled_out(run, task, ticket)
+async def answer(run: Run, admitted: OpenGroup) -> None:
+    """One task: roll it out, have it judged, and make it ready, or drop it with the reason."""
+    samples = await rolled_out(run, admitted)
     if samples is None:
-        return discard(run, ticket.group, Released.ROLLOUT_FAILED)
+        return discard(run, admitted.id, DropReason.ROLLOUT_FAILED)
+    run.book.sampled(admitted.id)
     run.lookahead.judging()
-    verdicts = await run.judge.judge_all(task, [sample.text for sample in samples])
-    group = Group(ticket.group, task, judged(samples, verdicts), ticket.version)
-    run.ledger.judged(group, [verdict.reason for verdict in verdicts])
+    verdicts = await run.judge.judge_all(admitted.task, [sample.text for sample in samples])
+    group = Group(admitted.id, admitted.task, judged(samples, verdicts), admitted.version)
+    run.book.judged(group, [verdict.reason for verdict in verdicts])
     run.observer.judged(group)
     if len(group.samples) < min(2, len(samples)):
-        return discard(run, group.id, Released.JUDGE_FAILED)
+        return discard(run, group.id, DropReason.JUDGE_FAILED)
     run.failed_in_a_row = 0
     if run.config.drop_no_signal and len(set(group.rewards)) == 1:
         return pass_over(run, group)
-    run.silent_in_a_row = 0
-    return run.buffer.put(group)
+    run.equal_in_a_row = 0
+    return run.book.made_ready(group.id)
 
 
-async def rolled_out(run: Run, task: Task, ticket: Ticket) -> list[Sample] | None:
+async def rolled_out(run: Run, admitted: OpenGroup) -> list[Sample] | None:
     """The task's samples; None when the engine failed it every time. A retry starts the group afresh."""
     tried: list[TrackedEngine] = []
     for attempt in range(run.config.retries + 1):
         tried.append(engine := run.router.choose(but_not=tried))
         reserved = run.group_size if attempt == 0 else 0
-        client = Client(engine, f"{run.seed}/{ticket.group}/{attempt}", run.load, reserved)
+        client = Client(engine, f"{run.seed}/{admitted.id}/{attempt}", run.load, reserved)
         try:
-            return await run.rollout(task, client)
+            return await run.rollout(admitted.task, client)
         except EngineError as error:
-            run.observer.note(f"group {ticket.group}, attempt {attempt + 1}: {error}")
+            run.observer.note(f"group {admitted.id}, attempt {attempt + 1}: {error}")
         finally:
             client.close()
     return None
@@ -216,7 +209,7 @@ async def next_batch(run: Run, step: int) -> tuple[Batch, int]:
         ready = run.buffer.take(run.config.groups_per_step, run.version)
         selection = await waiting(run, "controller", f"waits for batch {step}", ready)
         for group in selection.drop:
-            drop(run, group.id, Released.TOO_STALE, group.rewards)
+            run.book.drop(group.id, DropReason.TOO_STALE, run.version)
         if selection.take or not selection.drop:
             assert_bound(run, selection)
             return Batch(run.version, sorted(selection.take, key=lambda group: group.id)), selection.masked_tokens
@@ -236,7 +229,7 @@ async def learn(run: Run, batch: Batch, masked_tokens: int) -> None:
     The version before must have been delivered. Nothing is admitted between settling and taking the state, so the state
     is the version's own.
     """
-    run.observer.learns(batch, masked_tokens)
+    run.observer.learning(batch, masked_tokens)
     result = await waiting(run, "trainer", f"learns from batch {batch.version}", run.trainer.step(batch))
     await run.delivered.wait()
     assert result.weights, "a step publishes its version"
@@ -249,8 +242,7 @@ async def learn(run: Run, batch: Batch, masked_tokens: int) -> None:
     state = run.state
     with suppress(TimeoutError):
         await asyncio.wait_for(run.delivered.wait(), _TO_ENGINES_S)
-    for hook in run.on_settle:
-        await hook(state)
+    await run.observer.settled(state)
 
 
 async def deliver(run: Run) -> None:
@@ -264,24 +256,20 @@ async def deliver(run: Run) -> None:
         updates = await waiting(run, "weights", f"version {handle.version} to the engines", taken)
         run.admission.advance(handle.version)
         run.observer.updated(updates)
-        for hook in run.on_publish:
-            await hook(handle)
+        await run.observer.published(handle)
         run.delivered.set()
 
 
 def settle(run: Run, batch: Batch, version: Version) -> None:
     """The step is done: its groups are used up."""
     for group in batch.groups:
-        run.admission.release(group.id, Released.TRAINED)
-        run.tasks.done(group.id, group.rewards)
-        run.ledger.trained(group.id, batch.version)
+        run.book.trained(group.id, batch.version)
     run.version = version
 
 
-def discard(run: Run, group: int, reason: Released) -> None:
+def discard(run: Run, group: int, reason: DropReason) -> None:
     """Drop a group that failed on its way; too many in a row and the run says so instead of spinning."""
-    run.buffer.forget(group)
-    drop(run, group, reason)
+    run.book.drop(group, reason, run.version)
     run.failed_in_a_row += 1
     if run.failed_in_a_row >= run.config.give_up_after:
         raise FreerunError(
@@ -294,23 +282,16 @@ def pass_over(run: Run, group: Group) -> None:
     """Drop a group whose rewards are all equal. Before anything was trained on, too many of them in a row are
     the reward's fault; later, a whole pass over the data without any other leaves nothing to learn from it, and the run
     ends."""
-    run.buffer.forget(group.id)
-    drop(run, group.id, Released.NO_SIGNAL, group.rewards)
-    run.silent_in_a_row += 1
-    said = f"the last {run.silent_in_a_row} groups had equal rewards each (the last one: {group.rewards[0]:g})"
-    if not run.version and run.silent_in_a_row >= run.config.give_up_after:
+    run.book.drop(group.id, DropReason.NO_SIGNAL, run.version)
+    run.equal_in_a_row += 1
+    found = f"the last {run.equal_in_a_row} groups had equal rewards each (the last one: {group.rewards[0]:g})"
+    if not run.version and run.equal_in_a_row >= run.config.give_up_after:
         raise FreerunError(
-            f"{said}, so there is nothing to train on; look at the reward, or raise control.give_up_after"
+            f"{found}, so there is nothing to train on; look at the reward, or raise control.give_up_after"
         )
-    if run.silent_in_a_row >= max(run.config.give_up_after, len(run.tasks)) and not run.nothing_left:
+    if run.equal_in_a_row >= max(run.config.give_up_after, len(run.tasks)) and not run.nothing_left:
         run.nothing_left = True
-        run.observer.note(f"{said}: there is nothing left to learn from this data, and the run ends here")
-
-
-def drop(run: Run, group: int, reason: Released, rewards: Sequence[float] = ()) -> None:
-    run.admission.release(group, reason)
-    run.tasks.done(group, rewards)
-    run.ledger.dropped(group, reason, run.version)
+        run.observer.note(f"{found}: there is nothing left to learn from this data, and the run ends here")
 
 
 async def waiting(run: Run, process: str, doing: str, work: Coroutine[Any, Any, T]) -> T:

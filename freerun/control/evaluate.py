@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import comb, sqrt
 
-from freerun.control.observer import Observer
 from freerun.control.waiting import together
 from freerun.core import DataError, Task, Version
+from freerun.core.observer import Observer
 from freerun.core.reports import Evaluation, WeightsHandle
 from freerun.engines.base import Client, Engine
 from freerun.rewards.base import Judge
@@ -82,48 +82,42 @@ def interval(shares: list[float], k: int) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-class EvaluateBeside:
+class EvaluateBeside(Observer):
     """Evaluates every so many versions beside the run, on an engine of its own.
 
-    Consumes published versions; produces evaluations; waits for its engine; is unblocked by it. When the previous
-    evaluation is still going, the version is skipped, and that is said: nobody waits.
+    Consumes published versions; produces evaluations, which it tells `observer`; waits for its engine; is unblocked by
+    it. When the previous evaluation is still going, the version is skipped, and a note says so: nobody waits.
     """
 
-    def __init__(
-        self,
-        evaluator: Evaluator,
-        every: int,
-        done: Callable[[Version, Evaluation], None],
-        observer: Observer,
-    ) -> None:
+    def __init__(self, evaluator: Evaluator, every: int, observer: Observer) -> None:
         self._evaluator = evaluator
         self._every = every
-        self._done = done
         self._observer = observer
         self._going: asyncio.Task[None] | None = None
-        self._version: Version = 0
+        self._latest: WeightsHandle | None = None
+        self._begun: Version = -1
 
     async def published(self, handle: WeightsHandle) -> None:
         """Take the weights if this version's turn has come, and evaluate them in the background."""
+        self._latest = handle
         if handle.version % self._every:
             return
         if self._going and not self._going.done():
             self._observer.note(f"version {handle.version} is not evaluated: the previous evaluation still runs")
             return
         await self.finish()
-        await self.begin(handle)
+        await self._begin(handle)
 
-    async def begin(self, handle: WeightsHandle) -> None:
+    async def _begin(self, handle: WeightsHandle) -> None:
         """Start on that version; the engine has version 0 from its beginning."""
         if handle.version:
             await self._evaluator.engine.update_weights(handle)
-        self._version = handle.version
-        self._going = asyncio.create_task(self._evaluate())
+        self._begun = handle.version
+        self._going = asyncio.create_task(self._evaluate(handle.version))
 
-    async def _evaluate(self) -> None:
-        version = self._version
+    async def _evaluate(self, version: Version) -> None:
         self._observer.doing("evaluator", f"evaluates version {version}")
-        self._done(version, await self._evaluator.evaluate())
+        self._observer.evaluated(version, await self._evaluator.evaluate())
         self._observer.doing("evaluator", "idle")
 
     async def finish(self) -> None:
@@ -131,11 +125,11 @@ class EvaluateBeside:
         if self._going:
             await self._going
 
-    async def last(self, handle: WeightsHandle) -> None:
+    async def last(self) -> None:
         """At the end of the run: see to it that its last version is evaluated."""
         await self.finish()
-        if handle.version > self._version:
-            await self.begin(handle)
+        if self._latest and self._latest.version > self._begun:
+            await self._begin(self._latest)
             await self.finish()
 
     def cancel(self) -> None:

@@ -1,39 +1,44 @@
 """Supervised training: learn from given answers until the steps are done, or the policy is good enough."""
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 
 from freerun.control.config import SftConfig
 from freerun.control.evaluate import Evaluator
 from freerun.control.waiting import LAST_STEP_S, unbroken
-from freerun.core import Sample, Version
-from freerun.core.reports import Evaluation, StepResult
+from freerun.core import Batch, Version
+from freerun.core.observer import Observer
+from freerun.core.state import RunState
 from freerun.train.base import Trainer
 
 
 async def sft(
     config: SftConfig,
     trainer: Trainer,
-    batches: Iterator[list[Sample]],
+    batches: Iterator[Batch],
     evaluator: Evaluator | None,
-    stepped: Callable[[StepResult], Awaitable[None]],
-    evaluated: Callable[[int, Evaluation], None],
+    observer: Observer,
+    state_at: Callable[[Version], RunState],
     begins: Version = 0,
 ) -> bool:
     """With `until`, every `check_every` steps and after the last the present version is evaluated, and training stops
     when it passes.
 
-    False when the steps ran out before that. `begins` is the trainer's version.
+    False when the steps ran out before that. `begins` is the trainer's version; `state_at` says what is needed to go on
+    from a step that has just been done.
     """
 
-    async def learn(batch: list[Sample]) -> None:
-        await stepped(await trainer.sft(batch))
+    async def learn(batch: Batch) -> None:
+        observer.learning(batch, masked_tokens=0)
+        result = await trainer.sft(batch.samples)
+        observer.stepped(result)
+        await observer.settled(state_at(result.version))
 
     for step, batch in zip(range(begins + 1, config.steps + 1), batches, strict=False):
         await unbroken(learn(batch), lambda: LAST_STEP_S)
         if evaluator and config.until is not None and (step % config.check_every == 0 or step == config.steps):
             await evaluator.engine.update_weights(await trainer.publish())
             evaluation = await evaluator.evaluate()
-            evaluated(step, evaluation)
+            observer.evaluated(step, evaluation)
             if evaluation.pass_at_1 >= config.until:
                 return True
     return config.until is None

@@ -1,24 +1,20 @@
-"""Tasks that need no practice for a while, as with flash cards: what is known comes back less and less often.
+"""Tasks that need no practice for a while: what is solved is asked less and less often.
 
-A task of which every answer passed teaches nothing, and would most likely teach nothing in the next pass over the data
+A task whose every answer passed teaches nothing, and would most likely teach nothing in the next pass over the data
 either. It sits out one pass; when it then is right again, two, four, and so on up to `most`. A single miss, and it is
 in every pass again.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from freerun.core import DropReason
+from freerun.core.groups import GroupEvent
+from freerun.core.state import SitOut
 
-
-@dataclass(slots=True, frozen=True)
-class SitOut:
-    passes: int
-    """How many it sits out."""
-    until: int
-    """The epoch in which it is dealt again."""
+_COUNT = (None, DropReason.NO_SIGNAL, DropReason.TOO_STALE)
+"""Groups that were trained on, or dropped for one of these reasons, were judged as a whole."""
 
 
 class SolvedTasks:
-    """By the tasks' ids. `most` 0: nothing sits out."""
+    """Listens to the book of groups: what counts is how good a group was when it ended. `most` 0: no task sits out."""
 
     def __init__(self, most: int = 0, pass_reward: float = 1.0, resting: dict[str, SitOut] | None = None) -> None:
         self._most = most
@@ -26,15 +22,17 @@ class SolvedTasks:
         self._resting = dict(resting or {})
 
     def sits_out(self, task: str, epoch: int) -> bool:
-        rest = self._resting.get(task)
-        return rest is not None and epoch < rest.until
+        found = self._resting.get(task)
+        return found is not None and epoch < found.until
 
-    def note(self, task: str, epoch: int, rewards: Sequence[float]) -> None:
-        """What the answers were worth when the task was dealt in that epoch."""
-        before = self._resting.pop(task, None)
+    def note(self, event: GroupEvent) -> None:
+        """A group that ended without being judged as a whole changes nothing."""
+        if not (event.stage.is_end and event.rewards and event.reason in _COUNT):
+            return
+        before = self._resting.pop(event.task, None)
         passes = min(2 * before.passes if before else 1, self._most)
-        if passes and min(rewards) >= self._pass_reward:
-            self._resting[task] = SitOut(passes, epoch + 1 + passes)
+        if passes and min(event.rewards) >= self._pass_reward:
+            self._resting[event.task] = SitOut(passes, event.position.epoch + 1 + passes)
 
     def __len__(self) -> int:
         """Tasks that were solved when they were last asked."""
@@ -42,5 +40,5 @@ class SolvedTasks:
 
     @property
     def resting(self) -> dict[str, SitOut]:
-        """For a checkpoint: also those whose rest is over and that have not been asked again."""
+        """For a checkpoint: also those that may be asked again and have not been."""
         return dict(self._resting)

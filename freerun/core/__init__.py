@@ -1,4 +1,4 @@
-"""The nouns everything speaks in. No torch, no I/O, no room above it."""
+"""The nouns everything speaks in, and what every room needs: errors, wording, files. No torch, no room above it."""
 
 from freerun.core.errors import (
     ConfigError,
@@ -10,18 +10,19 @@ from freerun.core.errors import (
     TrainerError,
     WeightsError,
 )
-from freerun.core.nouns import Batch, FinishReason, Group, Released, Sample, Task, Version
+from freerun.core.groups import DropReason
+from freerun.core.nouns import Batch, FinishReason, Group, Sample, Task, Version
 
 __all__ = [
     "Batch",
     "ConfigError",
     "DataError",
+    "DropReason",
     "EngineError",
     "FinishReason",
     "FreerunError",
     "Group",
     "ProcessDied",
-    "Released",
     "RewardError",
     "Sample",
     "Task",

@@ -34,23 +34,6 @@ class FinishReason(StrEnum):
     """Somebody cancelled it."""
 
 
-class Released(StrEnum):
-    """Why an admission ticket came back. Everything but TRAINED is a drop, and is counted."""
-
-    TRAINED = "trained"
-    """A training step consumed the group."""
-    NO_SIGNAL = "no_signal"
-    """All its rewards are equal and the filter is on: it would teach nothing."""
-    TOO_STALE = "too_stale"
-    """Its tokens are older than the bound, under `when_stale: drop` (or `mask` with nothing left)."""
-    ROLLOUT_FAILED = "rollout_failed"
-    """The engine failed to answer it, retries included."""
-    JUDGE_FAILED = "judge_failed"
-    """Too few of its samples could be judged."""
-    RUN_ENDED = "run_ended"
-    """The run ended while it was still running or waiting."""
-
-
 @dataclass(slots=True, frozen=True)
 class Task:
     """A prompt, and what is needed to judge an answer to it."""

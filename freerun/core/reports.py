@@ -1,6 +1,7 @@
 """What the processes of a run report: plain data that the loop passes on to whoever observes it."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from freerun.core.nouns import Version
 
@@ -28,15 +29,22 @@ class UpdateReport:
     """How long the engine has had nothing to do, since it started."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, frozen=True)
 class Span:
-    """A stretch of time, in seconds of the machine's monotonic clock, that a part spent on something."""
+    """Something that a process spent time on, in seconds of the machine's monotonic clock."""
 
     track: str
+    """Which of the process's lanes it belongs to, such as "generate" or "update"."""
     name: str
     start_s: float
     end_s: float
-    args: dict[str, float] = field(default_factory=dict)
+    args: dict[str, Any] = field(default_factory=dict)
+    process: str = ""
+    """Such as "engine 0". An engine does not know its own name, and leaves it out."""
+
+    @property
+    def seconds(self) -> float:
+        return self.end_s - self.start_s
 
 
 @dataclass(slots=True)

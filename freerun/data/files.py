@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from freerun.core import DataError
+from freerun.core.text import did_you_mean
 from freerun.data.config import DataConfig
-from freerun.data.rows import Row, did_you_mean, listed
+from freerun.data.rows import Row, listed
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
 SPLIT_WORDS = ("train", "validation", "valid", "val", "dev", "test", "eval")
@@ -119,9 +120,13 @@ def _parse_line(line: str, path: Path, number: int) -> Row:
 
 
 def _read_parquet(path: Path) -> Iterator[Row]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise DataError(
+            f"{path}: pyarrow, which reads parquet, is not installed: pip install 'freerun[datasets]'"
+        ) from None
     try:
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=4096):

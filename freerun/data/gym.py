@@ -10,8 +10,9 @@ from dataclasses import fields
 from typing import Any
 
 from freerun.core import DataError
+from freerun.core.text import did_you_mean
 from freerun.data.config import DataConfig
-from freerun.data.rows import Row, did_you_mean
+from freerun.data.rows import Row
 
 
 def make_entries(name: str, config: DataConfig) -> Iterator[Row]:

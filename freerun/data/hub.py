@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from freerun.core import DataError
-from freerun.data.rows import Row, did_you_mean, listed
+from freerun.core.text import did_you_mean
+from freerun.data.rows import Row, listed
 
 
 def download(name: str, subset: str | None, split: str) -> Iterator[Row]:
     """The rows of one split of a dataset on the hub (or in its local cache)."""
-    import datasets
-
+    datasets = _library()
     try:
         dataset = datasets.load_dataset(name, subset, split=split)
     except ConnectionError:
@@ -30,8 +30,7 @@ def download(name: str, subset: str | None, split: str) -> Iterator[Row]:
 
 def load_saved(folder: Path, split: str) -> Iterator[Row]:
     """The rows of what `save_to_disk` wrote: a dataset, or a dictionary of them by split."""
-    import datasets
-
+    datasets = _library()
     try:
         saved: Any = datasets.load_from_disk(str(folder))
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
@@ -44,6 +43,14 @@ def load_saved(folder: Path, split: str) -> Iterator[Row]:
         saved = saved[split]
     rows: Iterable[Row] = saved
     return iter(rows)
+
+
+def _library() -> Any:
+    try:
+        import datasets
+    except ImportError:
+        raise DataError("datasets is not installed: pip install 'freerun[datasets]'") from None
+    return datasets
 
 
 def _one_line(error: Exception) -> str:

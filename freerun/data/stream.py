@@ -5,24 +5,16 @@ a position continues as if it had never stopped, and every epoch yields every ta
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from random import Random
 
 from freerun.core import DataError, Task
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Position:
-    """Of the next task: its epoch, and its place in that epoch's order."""
-
-    epoch: int = 0
-    index: int = 0
+from freerun.core.groups import Position
 
 
 class TaskStream(Iterator[Task]):
-    """Tasks, epoch after epoch; `epochs` None is endless. `len` is of one epoch."""
+    """Tasks, epoch after epoch, without end if `epochs` is None. `len` is the number of tasks in one epoch."""
 
     def __init__(self, tasks: Sequence[Task], *, seed: int, shuffle: bool, epochs: int | None) -> None:
         if not tasks:
@@ -52,8 +44,8 @@ class TaskStream(Iterator[Task]):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of everything that positions depend on: two streams with the same one have the same task at each. How a
-        prompt is rendered may differ: that is the same task."""
+        """A hash of everything that positions depend on: two streams with the same fingerprint have the same task at
+        each position. Prompts may be rendered differently: the tasks are the same."""
         order = f"shuffled by {self._seed}" if self._shuffle else "in order"
         every = blake2b(order.encode(), digest_size=16)
         for task in self._tasks:
@@ -73,7 +65,7 @@ class TaskStream(Iterator[Task]):
         self._position = position
 
     def _order_of(self, epoch: int) -> Sequence[int]:
-        """Kept for the epoch of the stream and for one other."""
+        """Cached for the epoch that the stream is in, and for one other."""
         if epoch not in self._orders:
             here = self._position.epoch
             self._orders = {e: order for e, order in self._orders.items() if e == here} | {epoch: self._shuffled(epoch)}
@@ -83,6 +75,6 @@ class TaskStream(Iterator[Task]):
         places = range(len(self._tasks))
         if not self._shuffle:
             return places
-        # Python promises the same random() for the same seed in every version; of shuffle() it promises nothing.
+        # Python promises the same random() for the same seed in every version; it does not for shuffle().
         random = Random(f"{self._seed}/{epoch}").random
         return sorted(places, key=lambda _: random())

@@ -8,15 +8,16 @@ import json
 from typing import Any, Protocol
 
 from freerun.core import DataError, Task
+from freerun.core.text import did_you_mean
 from freerun.data.config import DataConfig
-from freerun.data.rows import Row, did_you_mean, listed
+from freerun.data.rows import Row, listed
 from freerun.data.sources import Source, read_source
 
 Message = dict[str, str]
 
 
 class Tokenizer(Protocol):
-    """What is needed of a tokenizer; the fast tokenizers of transformers satisfy it."""
+    """The methods of a tokenizer that are used; those of transformers' fast tokenizers."""
 
     @property
     def chat_template(self) -> Any: ...
@@ -52,8 +53,8 @@ def load_tasks(config: DataConfig, tokenizer: Tokenizer, *, needs_answer: bool =
     return tasks
 
 
-def tasks_as_they_stand(source: Source) -> list[Task]:
-    """For judging alone: prompts are not rendered, need not fit anything, and need not be there."""
+def tasks_to_judge(source: Source) -> list[Task]:
+    """Tasks without tokens: to judge answers, prompts need not be rendered, nor fit anything, nor exist."""
     tasks = []
     for id, row in zip(_ids(source), source.rows, strict=True):
         prompt, answer = row.get(source.prompt_key, ""), _answer(row.get(source.answer_key))
@@ -91,7 +92,7 @@ def _answer(value: Any) -> str | None:
 
 
 def _extra(source: Source, row: Row) -> dict[str, Any]:
-    """All other columns (of a reasoning-gym entry all), as JSON holds them; what JSON does not know becomes text."""
+    """All other columns as JSON holds them (every column of a reasoning-gym entry); what JSON lacks becomes text."""
     whole = "reasoning_gym" in row
     kept = {key: row[key] for key in row if whole or key not in (source.prompt_key, source.answer_key)}
     extra: dict[str, Any] = json.loads(json.dumps(kept, default=str))

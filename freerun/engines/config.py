@@ -3,6 +3,7 @@
 from typing import Literal
 
 from freerun.core.section import Section, knob
+from freerun.machine.device import Device
 
 OnUpdate = Literal["recompute", "keep", "finish"]
 """What becomes of the answers that are running when new weights come."""
@@ -40,9 +41,27 @@ class EngineConfig(Section):
     )
     threads: int = knob(1, "CPU threads of the engine process.", ge=1)
 
-    def tokens_a_step(self, on_gpu: bool) -> int:
-        return self.step_tokens or (8_192 if on_gpu else 2_048)
+    def on(self, device: Device) -> "ResolvedEngineConfig":
+        """With a value for every knob that the device decides, where it is empty."""
+        gpu = device == "cuda"
+        chosen = {
+            "device": device,
+            "dtype": ("bfloat16" if gpu else "float32") if self.dtype == "auto" else self.dtype,
+            "block_tokens": self.block_tokens or (64 if gpu else 16),
+            "step_tokens": self.step_tokens or (8_192 if gpu else 2_048),
+            "burst": self.burst if gpu else 1,
+            "cache_tokens": self.cache_tokens or (None if gpu else 65_536),
+            "memory_share": 0.9 if self.memory_share is None else self.memory_share,
+        }
+        return ResolvedEngineConfig(**(dict(self) | chosen))
 
-    @property
-    def share(self) -> float:
-        return 0.9 if self.memory_share is None else self.memory_share
+
+class ResolvedEngineConfig(EngineConfig):
+    """What the engine works with. `cache_tokens` may still be empty: how much fits a GPU is seen when the weights are
+    there."""
+
+    device: Device
+    dtype: Literal["float32", "bfloat16"]
+    block_tokens: int
+    step_tokens: int
+    memory_share: float

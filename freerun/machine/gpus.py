@@ -1,11 +1,10 @@
-"""The GPUs of this machine, asked of the driver's own tool: torch would open a context on each just to count them."""
+"""The GPUs of this machine, asked of the driver through NVML: torch would open a context on each just to count them."""
 
 import os
-import shutil
-import subprocess
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-_FIELDS = "index,uuid,name,memory.total,memory.free"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
@@ -21,26 +20,24 @@ class Gpu:
         return f"{self.name}, {self.total / 2**30:.1f} GiB"
 
 
+@dataclass(frozen=True)
+class UnknownMemory:
+    """A GPU whose memory the driver does not tell: it is the machine's, and not to be divided."""
+
+    uuid: str
+
+
 def visible_gpus() -> list[Gpu]:
     """Those that this process may use, in its order: all, or what CUDA_VISIBLE_DEVICES names."""
-    return chosen(_listed(), os.environ.get(_VISIBLE))
+    return chosen(_installed(), os.environ.get(_VISIBLE))
 
 
 def are_untold() -> bool:
-    """Whether there are GPUs of which the driver's tool does not tell how much memory is theirs: parts of one (MIG), or
-    such as share the machine's."""
-    first, listed = os.environ.get(_VISIBLE, "0").split(",")[0].strip(), _listed()
-    told = [index for index, *_ in _fields(listed)]
-    return bool(told) and not chosen(listed, os.environ.get(_VISIBLE)) and (first.startswith("MIG-") or first in told)
-
-
-def _listed() -> str:
-    if not (tool := shutil.which("nvidia-smi")):
-        return ""
-    asked = subprocess.run(
-        [tool, f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits"], capture_output=True, text=True
-    )
-    return asked.stdout if asked.returncode == 0 else ""
+    """Whether there are GPUs of which the driver does not tell how much memory is theirs: parts of one (MIG), or those
+    that share the machine's."""
+    first, installed = os.environ.get(_VISIBLE, "0").split(",")[0].strip(), _installed()
+    known = first.startswith("MIG-") or first in map(str, range(len(installed)))
+    return bool(installed) and not chosen(installed, os.environ.get(_VISIBLE)) and known
 
 
 def name_by_uuid() -> None:
@@ -52,12 +49,9 @@ def name_by_uuid() -> None:
         os.environ[_VISIBLE] = ",".join(gpu.uuid for gpu in gpus)
 
 
-def chosen(listed: str, names: str | None) -> list[Gpu]:
+def chosen(installed: Sequence[Gpu | UnknownMemory], names: str | None) -> list[Gpu]:
     """As CUDA reads that variable: indices or beginnings of uuids, up to the first that names no GPU."""
-    gpus: dict[str, Gpu] = {}
-    for index, uuid, name, total, free in _fields(listed):
-        if total.isdigit() and free.isdigit():  # else its memory is the machine's, and not to be divided
-            gpus[index] = Gpu(uuid, name, int(total) * 2**20, int(free) * 2**20)
+    gpus = {str(index): gpu for index, gpu in enumerate(installed) if isinstance(gpu, Gpu)}
     if names is None:
         return list(gpus.values())
     found = []
@@ -69,7 +63,33 @@ def chosen(listed: str, names: str | None) -> list[Gpu]:
     return found
 
 
-def _fields(listed: str) -> list[tuple[str, str, str, str, str]]:
-    """Of each GPU; a name may hold commas."""
-    lines = [[field.strip() for field in line.split(",")] for line in listed.strip().splitlines()]
-    return [(f[0], f[1], ",".join(f[2:-2]), f[-2], f[-1]) for f in lines if len(f) >= 5]
+def _installed() -> list[Gpu | UnknownMemory]:
+    """By the driver's numbers; none without a driver."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return []
+    try:
+        return [_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
+    except pynvml.NVMLError:
+        return []
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _gpu(nvml: Any, index: int) -> Gpu | UnknownMemory:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    uuid = _text(nvml.nvmlDeviceGetUUID, handle)
+    try:
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    except nvml.NVMLError:
+        return UnknownMemory(uuid)
+    return Gpu(uuid, _text(nvml.nvmlDeviceGetName, handle), memory.total, memory.free)
+
+
+def _text(ask: Callable[[Any], str | bytes], handle: Any) -> str:
+    """Older releases of the package answer in bytes."""
+    said = ask(handle)
+    return said.decode() if isinstance(said, bytes) else said

@@ -9,7 +9,7 @@ _FILES = 65_536
 
 
 def processors() -> int:
-    """Those that it may use, which in a container can be fewer than there are."""
+    """How many this process may use, which in a container can be fewer than there are."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -23,8 +23,8 @@ def memory_bytes() -> int:
 
 
 def allow_many_files() -> None:
-    """As many open ones as may be: each answer on its way holds a connection, and the usual limit is 1,024. Processes
-    that are started from here on have it too."""
+    """Raise the limit on open files as far as allowed, for this process and those that it starts: each answer being
+    generated holds a connection, and the usual limit is 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

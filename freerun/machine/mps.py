@@ -1,11 +1,10 @@
 """NVIDIA's MPS: lets two processes use one GPU at the same time, where the driver alone would give them turns.
 
-A run has a daemon of its own, with its own folders; neither the card's settings nor anybody else's daemon is touched.
-The daemon belongs to a keeper, which is this module run as a program: when the run ends, in whatever way, kill -9
-included, the keeper's standard input closes, and it ends the daemon and whatever that has started.
+A run has a daemon of its own, with its own folders; neither the GPU's settings nor any other daemon is touched.
+A supervisor, which is this module run as a program, starts the daemon; when the run ends, in whatever way, kill -9
+included, it ends the daemon and whatever that has started.
 """
 
-import asyncio
 import ctypes
 import os
 import shutil
@@ -18,10 +17,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from freerun.core import FreerunError
+from freerun.machine.parent import announce_ready, announce_refusal, when_parent_ends
+from freerun.machine.processes import ChildProcess
 
 _DAEMON = "nvidia-cuda-mps-control"
 _START_S, _END_S = 20.0, 5.0
-READY, _NO_CUDA = "ready", 3
+_SUPERVISOR_END_S = 4 * _END_S
+"""It asks the daemon to end, waits, and kills what is left."""
+_NO_CUDA = 3
 
 
 class Mps:
@@ -37,60 +40,57 @@ class Mps:
         return None if shutil.which(_DAEMON) else f"{_DAEMON} is not installed; it comes with NVIDIA's driver"
 
     def environment(self, high_priority: bool) -> dict[str, str]:
-        """For a process that is to share the GPU; of two, the one of high priority goes first."""
+        """For a process that is to share the GPU. The work of one with high priority goes before that of the others."""
         return _folders(self._folder) | {"CUDA_MPS_CLIENT_PRIORITY": "0" if high_priority else "1"}
 
     async def __aenter__(self) -> "Mps":
         if why := self.missing():
             raise MpsRefused(why)
-        self._supervisor = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "freerun.machine.mps", str(self._folder)),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            start_new_session=True,  # a Ctrl-C in the terminal is not for it
+        self._folder.mkdir(parents=True, exist_ok=True)
+        log = self._folder / "supervisor.log"
+        self._supervisor = await ChildProcess.start(
+            "MPS supervisor", "freerun.machine.mps", str(self._folder), log=log, announces=True
         )
-        assert self._supervisor.stdout
-        said = (await self._supervisor.stdout.readline()).decode().strip()
-        if said != READY:
-            await self._supervisor.wait()
-            raise MpsRefused(said or "its keeper died")
+        try:
+            await self._supervisor.ready()
+        except FreerunError as why:
+            raise MpsRefused(str(why)) from None
+        except BaseException:
+            self._supervisor.close_lifeline()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        assert self._supervisor.stdin
-        self._supervisor.stdin.close()
-        await self._supervisor.wait()
+        await self._supervisor.end(self._supervisor.close_lifeline, _SUPERVISOR_END_S)
 
 
 class MpsRefused(FreerunError):
-    """There is no MPS to be had here, and why."""
+    """MPS does not work here; the message says why."""
 
 
-def keep(folder: Path) -> None:
-    """Run a daemon until standard input closes. Says whether it works, by trying."""
+def supervise(folder: Path) -> None:
+    """Run a daemon until our parent ends or has had enough. Says whether it works, by trying."""
     environment = os.environ | _folders(folder)
     environment.pop("CUDA_MPS_CLIENT_PRIORITY", None)
     for place in _folders(folder).values():
         Path(place).mkdir(parents=True, exist_ok=True)
     daemon = subprocess.Popen([_DAEMON, "-f"], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    closed = threading.Event()
-    threading.Thread(target=_until_closed, args=(closed,), daemon=True).start()
+    parent_ended = threading.Event()
+    when_parent_ends(parent_ended.set)
     try:
-        said = _try(environment, daemon)
-        print(said, flush=True)
-        while said == READY and not closed.wait(0.2) and daemon.poll() is None:
+        if why := _failure(environment, daemon):
+            announce_refusal(MpsRefused(why))
+            return
+        announce_ready("MPS")
+        while not parent_ended.wait(0.2) and daemon.poll() is None:
             pass
     finally:
         _end(daemon, folder, environment)
 
 
-def _until_closed(closed: threading.Event) -> None:
-    os.read(0, 1)
-    closed.set()
-
-
-def _try(environment: dict[str, str], daemon: "subprocess.Popen[bytes]") -> str:
-    """A process of its own: a context on the GPU, memory there, and a server of the daemon that it goes through."""
+def _failure(environment: dict[str, str], daemon: "subprocess.Popen[bytes]") -> str | None:
+    """Why the GPU cannot be used through the daemon; None if it can. A process of its own tries: a context on the GPU,
+    memory there, and a server of the daemon that it goes through."""
     deadline_s, why = time.monotonic() + _START_S, "it did not start"
     while time.monotonic() < deadline_s and daemon.poll() is None:
         try:
@@ -101,7 +101,7 @@ def _try(environment: dict[str, str], daemon: "subprocess.Popen[bytes]") -> str:
         except subprocess.TimeoutExpired:
             return "a process under its daemon hung"
         if tried.returncode == 0:
-            return READY
+            return None
         if tried.returncode == _NO_CUDA:
             return "there is no libcuda here"
         why = (tried.stderr.strip().splitlines() or [f"code {tried.returncode}"])[-1]
@@ -128,7 +128,7 @@ def use_the_gpu() -> None:
 
 
 def _end(daemon: "subprocess.Popen[bytes]", folder: Path, environment: dict[str, str]) -> None:
-    """Ask, then insist, on whatever the daemon has started too."""
+    """Ask the daemon to end; then kill it and whatever it has started."""
     with suppress(subprocess.TimeoutExpired):
         _ask("quit -t 1", environment)
         daemon.wait(_END_S)
@@ -166,4 +166,4 @@ if __name__ == "__main__":
         use_the_gpu()
     else:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends with its parent, not before
-        keep(Path(sys.argv[1]))
+        supervise(Path(sys.argv[1]))

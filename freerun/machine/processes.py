@@ -1,97 +1,157 @@
-"""The processes of a run: started, watched, and ended with it, however it ends."""
+"""Processes that we start: watched, and ended with us, however we end. `parent.py` is their side."""
 
 import asyncio
 import os
 import re
 import signal
 import sys
-from collections.abc import Mapping
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
-from freerun.core import FreerunError, ProcessDied, errors
+from freerun.core import ProcessDied
+from freerun.machine.parent import READY_FD, Refusal
 
 _END_S = 2.0
-"""How long a process may take to end before it is killed."""
+"""How long a process may take to end before it is killed, and then to be gone."""
+_TAIL_LINES = 30
+_NONE: Mapping[str, str] = MappingProxyType({})
 _ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 """The last: threads that spin while they wait take the cores from the other processes."""
-
 _OUR_ERROR = re.compile(r"freerun\.core\.errors\.\w+: (.*)")
 """The last line of a traceback, where it is one of ours: that line says all."""
 
 
-@dataclass(slots=True, frozen=True)
-class Refusal:
-    """The error that a process ended with instead of getting ready."""
-
-    kind: str
-    message: str
-    detail: str
-
-    def error(self) -> FreerunError:
-        kind = getattr(errors, self.kind, FreerunError)
-        refused: FreerunError = kind(self.message, self.detail)
-        return refused
-
-
 @dataclass
-class Child:
+class ChildProcess:
+    """`python -m MODULE ARGUMENTS` in a session of its own, so that a Ctrl-C in the terminal is for us alone. Its
+    standard input is a pipe that closes when we end: see `parent.py`."""
+
     name: str
-    process: asyncio.subprocess.Process
-    log: Path
+    process: Process
+    log: Path | None
+    _ready_fd: int | None
+
+    @classmethod
+    async def start(
+        cls,
+        name: str,
+        module: str,
+        *arguments: str,
+        environment: Mapping[str, str] = _NONE,
+        log: Path | None = None,
+        stdin: int = PIPE,
+        stdout: int | None = None,
+        stderr: int | None = None,
+        pass_fds: Sequence[int] = (),
+        announces: bool = False,
+    ) -> Self:
+        """`log` takes whatever is printed, but for a stream that is given. A process that `announces` says when it is
+        `ready`."""
+        ready_fd, write_fd = os.pipe() if announces else (None, None)
+        theirs = {READY_FD: str(write_fd)} if announces else {}
+        try:
+            with (log or Path(os.devnull)).open("ab") as printed:
+                process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-m", module, *arguments),
+                    stdin=stdin,
+                    stdout=printed if stdout is None else stdout,
+                    stderr=printed if stderr is None else stderr,
+                    pass_fds=(*pass_fds, *(() if write_fd is None else (write_fd,))),
+                    start_new_session=True,
+                    env=os.environ | _ENVIRONMENT | dict(environment) | theirs,
+                )
+        except BaseException:
+            if ready_fd is not None:
+                os.close(ready_fd)
+            raise
+        finally:
+            if write_fd is not None:
+                os.close(write_fd)
+        return cls(name, process, log, ready_fd)
+
+    async def ready(self) -> str:
+        """Wait until it says where it can be reached. What keeps it from that is raised."""
+        assert self._ready_fd is not None
+        said = await _read_all(self._ready_fd)
+        if said and not said.startswith("{"):
+            return said
+        await self.process.wait()
+        raise msgspec.json.decode(said, type=Refusal).error() if said else self.died()
+
+    def terminate(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def close_lifeline(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+    async def end(self, ask: Callable[[], object] | None = None, grace_s: float = _END_S) -> None:
+        """Ask it to end, by `terminate` unless told otherwise; kill it, and its process group, if it has not after so
+        long. One that the kernel cannot end is left to it."""
+        if self.process.returncode is None:
+            (ask or self.terminate)()
+            if not await self._ended(grace_s):
+                self._signal(signal.SIGKILL)
+                await self._ended(_END_S)
+
+    async def _ended(self, within_s: float) -> bool:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.process.wait(), within_s)
+        return self.process.returncode is not None
+
+    def _signal(self, which: signal.Signals) -> None:
+        if self.process.returncode is None:
+            with suppress(ProcessLookupError, PermissionError):  # it is gone; on macOS, only zombies are left
+                os.killpg(self.process.pid, which)
+
+    def died(self) -> ProcessDied:
+        """To be raised when it has ended before it should."""
+        tail, how = self.log_tail(), describe_exit(self.process.returncode or 0)
+        if tail and (ours := _OUR_ERROR.fullmatch(tail.splitlines()[-1])):
+            return ProcessDied(f"the {self.name} process {how}: {ours[1]}")
+        return ProcessDied(f"the {self.name} process {how}; its log is {self.log}", tail)
+
+    def log_tail(self) -> str:
+        text = self.log.read_text(errors="replace") if self.log else ""
+        return "\n".join(text.strip().splitlines()[-_TAIL_LINES:])
 
 
 class Processes:
-    """An async context manager; leaving it ends every process that it started."""
+    """The processes of a run. An async context manager; leaving it ends every process that it started."""
 
     def __init__(self, module: str, logs: Path) -> None:
         """Each is `python -m MODULE KIND SETTINGS`."""
         self._module = module
         self._logs = logs
-        self._children: list[Child] = []
+        self._children: list[ChildProcess] = []
 
     async def __aenter__(self) -> "Processes":
         return self
 
     async def start(
-        self, name: str, kind: str, settings: Any, threads: int, environment: Mapping[str, str] = MappingProxyType({})
+        self, name: str, kind: str, settings: Any, threads: int, environment: Mapping[str, str] = _NONE
     ) -> str:
         """Start a process and wait until it says where it can be reached, or what keeps it from starting, which is
         raised. Cancelled or failed, nothing is left."""
-        read_fd, write_fd = os.pipe()
-        log = self._logs / f"{name}.log"
-        try:
-            with log.open("ab") as output:
-                process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-m", self._module, kind, msgspec.json.encode(settings).decode()),
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=output,
-                    stderr=output,
-                    pass_fds=(write_fd,),
-                    start_new_session=True,  # a Ctrl-C in the terminal is for the controller alone
-                    env=os.environ
-                    | _ENVIRONMENT
-                    | dict(environment)
-                    | {"FREERUN_READY_FD": str(write_fd), "OMP_NUM_THREADS": str(threads)},
-                )
-        finally:
-            os.close(write_fd)
-        child = Child(name, process, log)
+        child = await ChildProcess.start(
+            *(name, self._module, kind, msgspec.json.encode(settings).decode()),
+            environment={**environment, "OMP_NUM_THREADS": str(threads)},
+            log=self._logs / f"{name}.log",
+            announces=True,
+        )
         self._children.append(child)
-        where = await _read_all(read_fd)
-        if not where or where.startswith("{"):
-            await process.wait()
-            raise msgspec.json.decode(where, type=Refusal).error() if where else self._died(child)
-        return where
+        return await child.ready()
 
     async def watch(self) -> None:
-        """Never returns: raises as soon as one of the processes has ended. Of several at once, one that was killed, or
-        the first that was started: others may have ended because it did."""
+        """Never returns: raises as soon as a process has ended. If several have, it names one that was killed, or the
+        first that was started: others may have ended because it did."""
         waits = {asyncio.create_task(child.process.wait()): child for child in self._children}
         try:
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -99,58 +159,28 @@ class Processes:
             for wait in waits:
                 wait.cancel()
         ended = [child for wait, child in waits.items() if wait in done]
-        raise self._died(min(ended, key=lambda child: (child.process.returncode or 0) >= 0))
+        raise min(ended, key=lambda child: (child.process.returncode or 0) >= 0).died()
 
     async def __aexit__(self, *_: object) -> None:
-        """Ask each to end, then insist."""
-        for insist in (signal.SIGTERM, signal.SIGKILL):
-            for child in self._children:
-                if child.process.returncode is None:
-                    with suppress(ProcessLookupError):
-                        os.killpg(child.process.pid, insist)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.gather(*(child.process.wait() for child in self._children)), _END_S)
-                return
-
-    def _died(self, child: Child) -> ProcessDied:
-        tail = child.log.read_text(errors="replace").strip().splitlines()[-30:]
-        how = describe_exit(child.process.returncode or 0)
-        if tail and (ours := _OUR_ERROR.fullmatch(tail[-1])):
-            return ProcessDied(f"the {child.name} process {how}: {ours[1]}")
-        return ProcessDied(f"the {child.name} process {how}; its log is {child.log}", "\n".join(tail))
+        await asyncio.gather(*(child.end() for child in self._children))
 
 
 def describe_exit(code: int) -> str:
+    """What to say behind the name of a process that ended so, such as `was killed by SIGKILL`."""
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
 
 
-async def start_apart(
-    module: str, kind: str, settings: Any, log: Path, environment: Mapping[str, str]
-) -> asyncio.subprocess.Process:
-    """`python -m MODULE KIND SETTINGS`, for benchmarks: its lines come to us, its complaints go to `log`. It should end
-    when its standard input closes."""
-    with log.open("wb") as errors:
-        return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", module, kind, msgspec.json.encode(settings).decode()),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=errors,
-            start_new_session=True,  # a Ctrl-C in the terminal is for us alone
-            env=os.environ | _ENVIRONMENT | dict(environment),
-        )
-
-
-async def end_apart(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        process.kill()
-        await process.wait()
+async def pipe_reader(fd: int) -> tuple[asyncio.StreamReader, asyncio.ReadTransport]:
+    """What others write to the pipe; the descriptor is closed with the transport, or when they have closed theirs."""
+    reader, pipe = asyncio.StreamReader(), os.fdopen(fd, "rb", buffering=0)
+    protocol = asyncio.StreamReaderProtocol(reader)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, pipe)
+    return reader, transport
 
 
 async def _read_all(fd: int) -> str:
-    """What the child writes before it closes its end; empty if it ended without a word."""
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader()
-    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(fd, "rb"))
+    """What is written to the pipe before it is closed; empty if the writer ended without a word."""
+    reader, transport = await pipe_reader(fd)
     try:
         return (await reader.read()).decode()
     finally:

@@ -1,7 +1,8 @@
 """A private folder in shared memory for the run's sockets and weights, gone with the run.
 
-A run that was killed with -9 cannot tidy up; the next run on the machine does it. A folder is in use while the process
-in its name lives, or somebody holds its lock: containers may share the memory, and number processes each in its way.
+A run that was killed with -9 cannot remove its folder; the next run on the machine does. A folder is in use while the
+process in its name lives, or some process holds its lock: containers may share the memory, and number processes each in
+its own way.
 """
 
 import fcntl
@@ -25,7 +26,7 @@ def memory_folder() -> Path:
 def scratch_folder() -> Iterator[Path]:
     root = memory_folder()
     for left in root.glob(f"{_PREFIX}[0-9]*-*"):
-        _tidy(left)
+        _remove_unless_used(left)
     folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=root))
     with _locked(folder):
         try:
@@ -34,8 +35,8 @@ def scratch_folder() -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _tidy(left: Path) -> None:
-    """Unless it is in use, another user's, or gone meanwhile."""
+def _remove_unless_used(left: Path) -> None:
+    """It may be in use, another user's, or already gone."""
     with suppress(OSError):
         if left.stat().st_uid == os.getuid() and not _alive(left.name):
             with _locked(left):
@@ -44,7 +45,7 @@ def _tidy(left: Path) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """An OSError if somebody else holds it. It goes with the process, however that ends."""
+    """Raises OSError if another process holds the lock, which ends with its process, however that ends."""
     held = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -56,7 +57,7 @@ def _locked(folder: Path) -> Iterator[None]:
 def _alive(name: str) -> bool:
     process = name.split("-")[1]
     if not process.isdigit():
-        return True  # not of this kind
+        return True  # not a folder of ours
     try:
         os.kill(int(process), 0)
     except ProcessLookupError:

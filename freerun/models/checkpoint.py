@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from freerun.core import ConfigError
+from freerun.core.files import atomic_folder
 from freerun.models.decoder import Decoder, inverse_frequencies
 from freerun.models.shape import Shape, read_shape
 
@@ -41,6 +42,11 @@ _LAYER = re.compile(r"layers\.(\d+)\.(\w+)\.(weight|bias)")
 def load_decoder(folder: Path, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Decoder:
     """The model in that folder. Nothing is initialised first: that alone takes seconds at a billion parameters."""
     shape = read_shape(folder)
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            "torch cannot use a GPU here: install a torch that is built for CUDA (see `freerun doctor`), or set "
+            "engine.device=cpu and train.device=cpu"
+        )
     with torch.device("meta"):
         decoder = Decoder(shape)
     tensors = {}
@@ -69,20 +75,16 @@ def save_decoder(decoder: Decoder, folder: Path, like: Path | None = None) -> No
 def save_tensors(tensors: Mapping[str, Tensor], shape: Shape, folder: Path, like: Path | None = None) -> None:
     """Write an ordinary Hugging Face folder; tokenizer and templates are copied from the folder `like`.
 
-    The folder appears whole or not at all: it is written under another name first.
+    The folder appears complete or not at all.
     """
-    unfinished = folder.with_name(folder.name + ".unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    _write_shards(dict(to_hugging_face(tensors, shape)), unfinished)
     dtype = str(tensors["embed.weight"].dtype).removeprefix("torch.")
     raw = {k: v for k, v in shape.raw.items() if k not in ("torch_dtype", "dtype")} | {"dtype": dtype}
-    (unfinished / "config.json").write_text(json.dumps(raw, indent=2) + "\n")
-    for file in sorted(like.iterdir()) if like else []:
-        if file.is_file() and file.name != "config.json" and not _WEIGHTS.search(file.name):
-            shutil.copy(file, unfinished / file.name)
-    shutil.rmtree(folder, ignore_errors=True)
-    unfinished.rename(folder)
+    with atomic_folder(folder) as unfinished:
+        _write_shards(dict(to_hugging_face(tensors, shape)), unfinished)
+        (unfinished / "config.json").write_text(json.dumps(raw, indent=2) + "\n")
+        for file in sorted(like.iterdir()) if like else []:
+            if file.is_file() and file.name != "config.json" and not _WEIGHTS.search(file.name):
+                shutil.copy(file, unfinished / file.name)
 
 
 def hugging_face_names(name: str) -> list[str]:

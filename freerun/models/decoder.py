@@ -32,12 +32,18 @@ class Attend(Protocol):
 
 
 class Decoder(nn.Module):
+    """Its weights are not yet those of a model: load or initialise them.
+
+    `load_decoder` builds it on the meta device, where torch imports its compiler, which takes a second, to draw random
+    numbers or to count. So the embedding is left unfilled, and the frequencies are computed on the CPU.
+    """
+
     inv_freq: Tensor
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
-        self.embed = nn.Embedding(shape.vocab_size, shape.hidden)
+        self.embed = nn.Embedding(shape.vocab_size, shape.hidden, _weight=torch.empty(shape.vocab_size, shape.hidden))
         self.layers = nn.ModuleList(Layer(shape, index) for index in range(shape.layers))
         self.norm = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
         self.head = nn.Linear(shape.hidden, shape.vocab_size, bias=False)
@@ -112,7 +118,7 @@ def rotate(x: Tensor, rotary: Rotary) -> Tensor:
 
 
 def inverse_frequencies(shape: Shape) -> Tensor:
-    exponents = torch.arange(0, shape.head_dim, 2, dtype=torch.float32) / shape.head_dim
+    exponents = torch.arange(0, shape.head_dim, 2, dtype=torch.float32, device="cpu") / shape.head_dim
     frequencies: Tensor = 1.0 / shape.rope_theta**exponents
     scaling = shape.rope_scaling
     if not scaling:

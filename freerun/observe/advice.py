@@ -1,6 +1,6 @@
-"""What a run should be told about itself: said once, with the likely cause and what to do about it.
+"""Advice for a run whose batches look wrong: each piece once, with the likely cause and what to do about it.
 
-Consumes the batches that are learned from, produces notes. What the trainer measures has its own: see `Health`.
+Consumes the batches that are learned from, produces notes. The trainer watches its own figures: see `Health`.
 """
 
 from collections.abc import Iterator
@@ -12,14 +12,17 @@ CONSTANT_STEPS = 20
 CUT_STEPS, CUT_SHARE = 5, 0.95
 
 
-class Watch:
+class Advice:
     def __init__(self) -> None:
         self._constant = self._cut = 0
         self._reward: float | None = None
 
     def notes(self, batch: Batch) -> Iterator[str]:
-        """Whatever this batch is the last straw for. Counting goes on, so that each is said once."""
+        """What this batch gives reason to say. Counting goes on, so that each note comes once. Examples of supervised
+        training have no rewards, and give reason for nothing."""
         rewards = {sample.reward for sample in batch.samples}
+        if rewards <= {None}:
+            return
         same = len(rewards) == 1 and self._reward in {None, *rewards}
         self._constant = self._constant + 1 if same else int(len(rewards) == 1)
         self._reward = next(iter(rewards)) if len(rewards) == 1 else None

@@ -17,6 +17,7 @@ from typing import Any, Self
 import msgspec
 
 from freerun.core import ConfigError, DataError, FreerunError
+from freerun.core.files import atomic_file
 
 
 @dataclass(frozen=True)
@@ -180,10 +181,8 @@ def keep_lines(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
     """Leave those lines only. The file is replaced as a whole, so a kill leaves the old one or the new one."""
     if not path.exists():
         return
-    draft = path.with_name(path.name + ".draft")
-    with writing(path), draft.open("wb") as file:
+    with writing(path), atomic_file(path) as file:
         file.writelines(encode(line) + b"\n" for line in iter_lines(path) if wanted(line))
-    draft.replace(path)
 
 
 def encode(record: Any) -> bytes:

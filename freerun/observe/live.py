@@ -1,7 +1,7 @@
 """A run while it runs: a panel on a terminal, one line a step in a log.
 
-`view(...)` picks the one that fits the console. Both are told the same things by the controller, never ask back, and
-never raise for what they are told. The panel redraws at most `REFRESHES_PER_S` times a second, from a thread of
+`view(...)` picks the one that fits the console. Both are observers, which never raise for what they are told. The
+panel redraws at most `REFRESHES_PER_S` times a second, from a thread of
 rich's: the methods here only store.
 """
 
@@ -10,7 +10,6 @@ import re
 import textwrap
 import time
 from collections import deque
-from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -19,8 +18,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from freerun.core import Version
+from freerun.core.observer import Observer
+from freerun.core.records import StepRecord
+from freerun.core.reports import Evaluation
 from freerun.observe.figures import count, duration, number, reasons, share
-from freerun.observe.records import EvalRecord, StepRecord
 
 REFRESHES_PER_S = 4
 PLAIN_COLUMNS = 120
@@ -28,30 +30,9 @@ SPARK_COLUMNS = 24
 PROCESS_LINES = 16
 
 
-class LiveView(Protocol):
-    """What the controller tells. Every method returns at once."""
-
-    def start(self) -> None:
-        """The run begins."""
-
-    def doing(self, process: str, what: str) -> None:
-        """What `process` is busy with from now on."""
-
-    def step(self, record: StepRecord) -> None:
-        """A training step ended."""
-
-    def eval(self, record: EvalRecord) -> None:
-        """An evaluation ended."""
-
-    def note(self, text: str) -> None:
-        """Something the user should read, once."""
-
-    def stop(self) -> None:
-        """The run is over, for whatever reason. Stopping twice is harmless."""
-
-
-def view(run_name: str, total_steps: int, bound: int | None, console: Console | None = None) -> LiveView:
-    """`bound` is the staleness no trained token exceeds, in versions; None where the run has no bound."""
+def view(run_name: str, total_steps: int, bound: int | None, console: Console | None = None) -> Observer:
+    """An observer that shows the run from now on. `bound` is the staleness no trained token exceeds, in versions; None
+    where the run has no bound."""
     console = console or Console()
     if console.is_terminal and not console.is_dumb_terminal:
         return TerminalView(run_name, total_steps, bound, console)
@@ -74,7 +55,7 @@ class Pace:
         return max(self._total_steps - steps_done, 0) * sum(self._recent_s) / len(self._recent_s)
 
 
-class PlainView:
+class PlainView(Observer):
     """Lines for a log file: no control codes, at most 120 columns, one line a step."""
 
     def __init__(self, run_name: str, total_steps: int, bound: int | None, console: Console) -> None:
@@ -83,11 +64,8 @@ class PlainView:
         self._bound = bound
         self._console = console
         self._pace = Pace(total_steps)
-        self._started = False
-        self._said: set[tuple[str, str]] = set()
+        self._phrases: set[tuple[str, str]] = set()
         self._stepped = False
-
-    def start(self) -> None:
         self._say(f"freerun: run {self._run_name}, {self._total_steps} steps, {_bound_in_words(self._bound)}")
         self._say(
             "  reward: mean of samples trained on (all: of all judged); stale: versions from sampling to training"
@@ -97,8 +75,8 @@ class PlainView:
     def doing(self, process: str, what: str) -> None:
         """Said only until the first step, when a reader has nothing else, each phrase once whatever its numbers."""
         phrase = (process, re.sub(r"\d+", "", what))
-        if what != "idle" and not self._stepped and phrase not in self._said:
-            self._said.add(phrase)
+        if what != "idle" and not self._stepped and phrase not in self._phrases:
+            self._phrases.add(phrase)
             self._say(f"{process}: {what}")
 
     def step(self, record: StepRecord) -> None:
@@ -123,21 +101,18 @@ class PlainView:
                 essential.append(part)
         self._say("  ".join(essential))
 
-    def eval(self, record: EvalRecord) -> None:
-        self._say(f"eval at step {record.step}: {_eval_in_words(record)}, {record.tasks} tasks")
+    def evaluated(self, version: Version, evaluation: Evaluation) -> None:
+        self._say(f"eval at step {version}: {_eval_in_words(evaluation)}, {evaluation.tasks} tasks")
 
     def note(self, text: str) -> None:
         for line in textwrap.wrap(f"note: {text}", PLAIN_COLUMNS, subsequent_indent="      "):
             self._say(line)
 
-    def stop(self) -> None:
-        """Nothing to put away: every line is already out."""
-
     def _say(self, line: str) -> None:
         self._console.out(_printable(line), highlight=False)
 
 
-class TerminalView:
+class TerminalView(Observer):
     """One panel, redrawn in place; notes scroll by above it, and the last state stays when the run ends."""
 
     def __init__(self, run_name: str, total_steps: int, bound: int | None, console: Console) -> None:
@@ -151,16 +126,13 @@ class TerminalView:
         self._stepped_s = self._began_s
         self._rewards: list[float] = []
         self._last: StepRecord | None = None
-        self._evals: list[EvalRecord] = []
+        self._evals: list[tuple[Version, Evaluation]] = []
         self._doing: dict[str, str] = {}
         self._live = Live(console=console, get_renderable=self.render, refresh_per_second=REFRESHES_PER_S)
 
-    def start(self) -> None:
-        self._began_s = self._stepped_s = time.monotonic()
-        self._live.start()
-
     def doing(self, process: str, what: str) -> None:
         self._doing[process] = _printable(what)
+        self._live.start()
 
     def step(self, record: StepRecord) -> None:
         self._pace.step(record)
@@ -168,13 +140,13 @@ class TerminalView:
         self._stepped_s = time.monotonic()
         self._last = record
 
-    def eval(self, record: EvalRecord) -> None:
-        self._evals.append(record)
+    def evaluated(self, version: Version, evaluation: Evaluation) -> None:
+        self._evals.append((version, evaluation))
 
     def note(self, text: str) -> None:
         self._console.print(Text(f"• {_printable(text)}", style="yellow"))
 
-    def stop(self) -> None:
+    def close(self) -> None:
         if self._live.is_started:
             self._ended_s = time.monotonic()
             self._live.stop()
@@ -249,8 +221,8 @@ class TerminalView:
             ),
         ]
         if self._evals:
-            last = self._evals[-1]
-            rows.insert(1, ("eval", Text(f"{_eval_in_words(last, self._evals[0])} at step {last.step}", style="green")))
+            (_, first), (version, last) = self._evals[0], self._evals[-1]
+            rows.insert(1, ("eval", Text(f"{_eval_in_words(last, first)} at step {version}", style="green")))
         if any(r.dropped.values()):
             rows.append(("dropped", Text(f"{reasons(r.dropped)} (groups)", style="yellow")))
         if r.solved:
@@ -303,7 +275,7 @@ def _bound_in_words(bound: int | None) -> str:
     return f"no token trained on more than {bound} version{'s' if bound > 1 else ''} after it was sampled"
 
 
-def _eval_in_words(record: EvalRecord, first: EvalRecord | None = None) -> str:
+def _eval_in_words(record: Evaluation, first: Evaluation | None = None) -> str:
     since = f"{number(first.pass_at_1)} → " if first and first is not record else ""
     words = f"pass@1 {since}{number(record.pass_at_1)} [{number(record.low)}, {number(record.high)}]"
     return words + (f", pass@{record.k} {number(record.pass_at_k)}" if record.k > 1 else "")

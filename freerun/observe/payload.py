@@ -11,10 +11,11 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+from freerun.core.records import StepRecord
+from freerun.core.reports import Span
 from freerun.observe.folder import encode, iter_lines
-from freerun.observe.records import EvalRecord, SampleRecord, StepRecord, as_record
+from freerun.observe.records import EvalRecord, SampleRecord, as_record
 from freerun.observe.summary import Interval, Overlap, Summary, mean, union
-from freerun.observe.timeline import Span
 
 POINTS = 1200
 SPANS = 30_000
@@ -102,7 +103,7 @@ def timeline(spans: list[Span], busy: Overlap) -> dict[str, Any]:
 
     rows = [row(engine, "generate", on(engine, "generate"), on(engine, "update")) for engine, _ in wanted]
     rows.append(row("trainer", "train", on("trainer", "step")))
-    rows.append(row("both busy", "both", [Span("", "", "both busy", start, end, {}) for start, end in busy.both]))
+    rows.append(row("both busy", "both", [Span("", "both busy", start, end) for start, end in busy.both]))
     rows.append(row("evaluator", "eval", [s for s in others if s.process == "evaluator"]))
     rows.append(row("controller waits", "wait", on("controller", "wait")))
     return {

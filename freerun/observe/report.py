@@ -14,12 +14,14 @@ from pathlib import Path
 from string import Template
 
 from freerun.core import FreerunError
+from freerun.core.files import write_atomically
+from freerun.core.reports import Span
 from freerun.observe.figures import MISSING, count, duration, number, reasons, share
 from freerun.observe.folder import RunFolder, writing
 from freerun.observe.payload import payload, to_script
 from freerun.observe.records import EvalRecord, NoteRecord, read_evals, read_notes, read_steps
 from freerun.observe.summary import Summary, outcome, summarise
-from freerun.observe.timeline import Span, read_spans
+from freerun.observe.timeline import read_spans
 
 SCRIPTS = ("charts.js", "timeline.js", "samples.js", "report.js")
 NOTES = 50
@@ -42,10 +44,8 @@ def write_report(folder: RunFolder, bound: int | None) -> Path:
         data=to_script(data),
         script="\n".join(_part(name) for name in SCRIPTS),
     )
-    draft = folder.report.with_name("report.html.draft")  # whoever has the page open never reads half of it
     with writing(folder.report):
-        draft.write_text(page, encoding="utf-8")
-        draft.replace(folder.report)
+        write_atomically(folder.report, page)  # whoever has the page open never reads half of it
     return folder.report
 
 

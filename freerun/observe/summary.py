@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from freerun.core.records import StepRecord
+from freerun.core.reports import Span
 from freerun.observe.figures import duration, number, share
-from freerun.observe.records import EvalRecord, StepRecord
-from freerun.observe.timeline import Span
+from freerun.observe.records import EvalRecord
 
 Interval = tuple[float, float]
 
@@ -61,7 +62,7 @@ class Summary:
     steps: int
     duration_s: float
     reward: Trend | None
-    """Of `reward_mean_all`: filtering flatters or hides the trend of what was trained on."""
+    """The trend of `reward_mean_all`: filtering flatters or hides that of what was trained on."""
     tokens_trained: int
     tokens_per_s: float
     staleness_mean: float
@@ -72,7 +73,7 @@ class Summary:
     engine_idle_share: float
     trainer_idle_share: float
     truncated_share: float
-    """Of the last steps, as many as `reward.window`."""
+    """The mean over the last steps, as many as `reward.window`."""
     overlap: Overlap | None
 
 

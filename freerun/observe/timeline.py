@@ -11,34 +11,19 @@ Spans of one track must follow or nest in each other; viewers cannot draw others
 import re
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import msgspec
 
+from freerun.core.files import write_atomically
+from freerun.core.reports import Span
 from freerun.observe.folder import encode, writing
 
 FLUSH_EVENTS = 16
 FLUSH_S = 1.0
 _MICRO = 1e6
-
-
-@dataclass(frozen=True)
-class Span:
-    """Something that lasted, in seconds since the timeline's start."""
-
-    process: str
-    track: str
-    name: str
-    start_s: float
-    end_s: float
-    args: dict[str, Any]
-
-    @property
-    def seconds(self) -> float:
-        return self.end_s - self.start_s
 
 
 class Timeline:
@@ -115,9 +100,7 @@ class Timeline:
 
 def _reopen(path: Path, before: list[dict[str, Any]]) -> None:
     """Write an array that is still open: without the last run's bracket or torn event, and never half written."""
-    draft = path.with_name(path.name + ".draft")
-    draft.write_bytes(b"[\n" + b",\n".join(encode(event) for event in before))
-    draft.replace(path)
+    write_atomically(path, b"[\n" + b",\n".join(encode(event) for event in before))
 
 
 def read_timeline(path: Path) -> list[dict[str, Any]]:

@@ -12,7 +12,6 @@ A process with threads must not fork. Where loading the judges has started some 
 again, `late`: its workers then load the judges for themselves, each as slowly as that is.
 """
 
-import ctypes
 import gc
 import os
 import random
@@ -27,6 +26,7 @@ from pathlib import Path
 
 import msgspec
 
+from freerun.machine.parent import adopt_orphans, kill_with_parent
 from freerun.rewards.base import JudgeReason, Verdict
 from freerun.rewards.protocol import FORK, ORDER, WAS_ALIVE, frame
 from freerun.rewards.spec import JudgeSpec
@@ -40,7 +40,7 @@ server) is left to it."""
 
 def main(control_fd: int, encoded_parts: str, memory_bytes: int, late: bool) -> int:
     """`memory_bytes`: what a worker may have beside what is loaded; 0 for any amount."""
-    die_with_parent()
+    kill_with_parent()
     control = socket.socket(fileno=control_fd)
     hide_standard_streams()
     parts = msgspec.json.decode(encoded_parts, type=list[JudgeSpec])
@@ -56,7 +56,7 @@ def main(control_fd: int, encoded_parts: str, memory_bytes: int, late: bool) -> 
     gc.collect()
     gc.freeze()  # what is loaded will not be collected: pages stay shared with the workers
     adopt_orphans()
-    die_with_parent(False)  # but end with it, by the end of the input, and take all along that judges have started
+    kill_with_parent(False)  # but end with it, by the end of the input, and take all along that judges have started
     ForkServer(control, parts, judges, memory_bytes).serve()
     return 0
 
@@ -149,7 +149,7 @@ def become_worker(
     code = 1
     try:
         os.setpgid(0, 0)  # to be killed with all its children
-        die_with_parent()
+        kill_with_parent()  # a judge in a loop never sees the end of its input
         adopt_orphans()
         os.dup2(errors, 1)
         os.dup2(errors, 2)
@@ -190,20 +190,6 @@ def may_fork() -> bool:
         return len(os.listdir("/proc/self/task")) == 1
     except OSError:
         return threading.active_count() == 1
-
-
-def die_with_parent(die: bool = True) -> None:
-    """A judge in a loop never sees the end of its input, so ask the kernel as well (Linux only)."""
-    if sys.platform == "linux":
-        set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL if die else 0)
-
-
-def adopt_orphans() -> None:
-    """What a child of ours starts stays below us when the child ends, so that it can be found (Linux only)."""
-    if sys.platform == "linux":
-        set_child_subreaper = 36
-        ctypes.CDLL(None).prctl(set_child_subreaper, 1)
 
 
 def limit_memory(more_bytes: int) -> None:

@@ -14,8 +14,9 @@ from importlib.util import find_spec
 from typing import Any
 
 from freerun.core import ConfigError, DataError, RewardError, Task
+from freerun.core.text import did_you_mean
 from freerun.rewards.spec import OWN_KEYS, JudgeSetting, JudgeSpec, convert, parse_judge
-from freerun.rewards.userfile import check_function, did_you_mean, load_function
+from freerun.rewards.userfile import check_function, load_function
 
 JudgeFunction = Callable[[Task, str], Any]
 

@@ -4,10 +4,8 @@ children."""
 import asyncio
 import contextlib
 import os
-import signal
 import socket
-import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import DEVNULL, PIPE
 from collections import deque
 from typing import BinaryIO, Self
 
@@ -15,6 +13,7 @@ import msgspec
 
 from freerun.core import RewardError
 from freerun.machine.host import memory_bytes
+from freerun.machine.processes import ChildProcess, describe_exit, pipe_reader
 from freerun.rewards.base import JudgeReason, Verdict
 from freerun.rewards.protocol import FORK, HEADER_BYTES, MARK_BYTES, ORDER, WAS_ALIVE, unframed
 from freerun.rewards.spec import JudgeSpec
@@ -83,13 +82,13 @@ class Printed:
 class ForkServer:
     """Consumes orders to fork and to end. Waits for the server's reply to each; unblocked by it, or by its death."""
 
-    def __init__(self, judge: str, process: Process, connection: Connection, log: BinaryIO | None) -> None:
-        assert process.stderr is not None
+    def __init__(self, judge: str, child: ChildProcess, connection: Connection, log: BinaryIO | None) -> None:
+        assert child.process.stderr is not None
         self._judge = judge
-        self._process = process
+        self._child = child
         self._connection = connection
         self._log = log
-        self._printed = Printed(process.stderr, log)
+        self._printed = Printed(child.process.stderr, log)
         self._unanswered: deque[asyncio.Future[int]] = deque()
         self._reading: asyncio.Task[None] | None = None
 
@@ -99,17 +98,15 @@ class ForkServer:
         ours, theirs = socket.socketpair()
         connection = await Connection.over(ours)
         with theirs:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *("-m", "freerun.rewards.forkserver", str(theirs.fileno()), msgspec.json.encode(parts).decode()),
+            child = await ChildProcess.start(
+                *("judge", "freerun.rewards.forkserver", str(theirs.fileno()), msgspec.json.encode(parts).decode()),
                 str(memory_each(workers)),
-                stdin=asyncio.subprocess.DEVNULL,
+                environment={name: value for name, value in ONE_THREAD.items() if name not in os.environ},
+                stdin=DEVNULL,  # the socket is its lifeline: it must have no thread that could wait for another
                 stderr=PIPE,
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,
-                env={**ONE_THREAD, **os.environ},
             )
-        forkserver = cls(" + ".join(part.name for part in parts), process, connection, log)
+        forkserver = cls(" + ".join(part.name for part in parts), child, connection, log)
         try:
             await forkserver._loaded()
         except BaseException:
@@ -125,7 +122,7 @@ class ForkServer:
         except TimeoutError:
             raise RewardError(f"the judge {self._judge} cannot be loaded: not after {START_TIMEOUT_S:g} s") from None
         except (asyncio.IncompleteReadError, ConnectionError):
-            died = f"the reward worker died: {in_words(await self._process.wait())}"
+            died = f"its process {describe_exit(await self._child.process.wait())}"
             last_words = await self._printed.last_words()
             raise RewardError(f"the judge {self._judge} cannot be loaded: {died}", last_words) from None
 
@@ -137,7 +134,8 @@ class ForkServer:
         """A new worker, ready to judge. ConnectionError when the forkserver is dead."""
         ours, theirs = socket.socketpair()
         printed, prints = os.pipe()
-        worker = JudgeWorker(self, await Connection.over(ours), Printed(await pipe_reader(printed), self._log))
+        reader, _ = await pipe_reader(printed)
+        worker = JudgeWorker(self, await Connection.over(ours), Printed(reader, self._log))
         try:
             forked = self._order(FORK, theirs.fileno(), prints)
         finally:
@@ -181,22 +179,16 @@ class ForkServer:
 
     async def end(self) -> None:
         """Have it end its workers and whatever they started; kill it if it does not. On Linux, workers die with it."""
-        if self.alive:
-            self._connection.socket.shutdown(socket.SHUT_WR)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(2 * END_TIMEOUT_S):
-                    await self._process.wait()
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        await self._child.end(self._hang_up, 2 * END_TIMEOUT_S if self.alive else 0.0)
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.wait({self._reading})
         await self._connection.close()
         await self._printed.last_words()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(END_TIMEOUT_S):
-                await self._process.wait()
+
+    def _hang_up(self) -> None:
+        with contextlib.suppress(OSError):  # it has
+            self._connection.socket.shutdown(socket.SHUT_WR)
 
 
 class JudgeWorker:
@@ -255,7 +247,8 @@ class JudgeWorker:
     async def _crash(self) -> Verdict:
         await self.end(dying=True)
         last_words = await self._printed.last_words()
-        died = f"the reward worker died: {in_words(self._exit_code)}"
+        code = self._exit_code
+        died = f"the reward worker {describe_exit(code) if code is not None else 'ended with its forkserver'}"
         return Verdict(None, JudgeReason.CRASH, f"{died}\n{last_words}".strip())
 
     async def end(self, dying: bool = False) -> None:
@@ -276,20 +269,7 @@ def memory_each(workers: int) -> int:
     return max(memory_bytes() // 2 // workers, LEAST_MEMORY)
 
 
-async def pipe_reader(descriptor: int) -> asyncio.StreamReader:
-    reader = asyncio.StreamReader()
-    pipe = os.fdopen(descriptor, "rb", buffering=0)  # the transport closes it
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
-    return reader
-
-
 def check_loaded(judge: str, ready: Verdict) -> None:
     if ready.reason is not JudgeReason.OK:
         line, _, rest = ready.detail.partition("\n")
         raise RewardError(f"the judge {judge} cannot be loaded: {line}", rest)
-
-
-def in_words(exit_code: int | None) -> str:
-    if exit_code is None:
-        return "with the process it was forked from"
-    return f"killed by {signal.Signals(-exit_code).name}" if exit_code < 0 else f"exit code {exit_code}"

@@ -8,11 +8,11 @@ import ast
 import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from freerun.core import ConfigError
+from freerun.core.text import did_you_mean
 
 
 def check_function(judge: str, options: Iterable[str] = ()) -> None:
@@ -98,9 +98,3 @@ def _takes_two(args: ast.arguments, options: set[str]) -> bool:
         argument.arg for argument, default in zip(args.kwonlyargs, args.kw_defaults, strict=True) if default is None
     }
     return required <= options and (len(places) >= 2 or args.vararg is not None)
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean math?` where something is near, else nothing."""
-    near = get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""

@@ -1,8 +1,9 @@
-"""Keeps what `freerun resume` needs.
+"""Saves what `freerun resume` needs.
 
 Consumes settled steps; produces checkpoints, every so many steps and of the last one. It waits until the step's version
-is delivered, so that its line in the metrics is there before the checkpoint is, and until the trainer has copied its
-state, which the next step would change, and not for the disk; generation goes on all the while.
+is delivered (supervised steps deliver nothing), so that its line in the metrics is there before the checkpoint is; and
+until the trainer has copied its state, which the next step would change. It does not wait for the disk, and generation
+goes on all the while.
 """
 
 import asyncio
@@ -10,61 +11,64 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
-from freerun.control.state import ControlState
 from freerun.control.waiting import FAILING_S, patiently
 from freerun.core import FreerunError, TrainerError
+from freerun.core.observer import Observer
+from freerun.core.reports import Span
+from freerun.core.state import RunState
 from freerun.observe.folder import RunFolder
-from freerun.observe.recorder import Recorder
 from freerun.train.base import Trainer
 
 _LAST_SAVE_S = 2.5
 """How long an interrupted run may take to save what it has: Ctrl-C ends everything within five seconds."""
 
 
-class Checkpointer:
+class Checkpointer(Observer):
     def __init__(
         self,
         trainer: Trainer,
         folder: RunFolder,
         every: int,
-        recorder: Recorder,
+        observer: Observer,
         patience_s: float,
-        delivered: asyncio.Event,
+        delivered: asyncio.Event | None = None,
     ) -> None:
         self._delivered = delivered
         self._trainer = trainer
         self._folder = folder
         self._every = every
-        self._recorder = recorder
+        self._observer = observer
         self._patience_s = patience_s
-        self._latest: ControlState | None = None
+        self._latest: RunState | None = None
 
-    async def settled(self, state: ControlState) -> None:
+    async def settled(self, state: RunState) -> None:
         self._latest = state
         if self._every and state.version % self._every == 0:
-            await self._delivered.wait()
+            if self._delivered:
+                await self._delivered.wait()
             await self.checkpoint()
 
     async def checkpoint(self) -> None:
-        """Of the last settled step. Refused by the trainer when it is past that: in a step that was cut off."""
+        """Save the last settled step. The trainer refuses when it is past that, in a step that was cut off."""
         state = self._latest
         if state is None:
             return
         start_s = time.monotonic()
         what = f"copies version {state.version} for a checkpoint"
-        self._recorder.doing("trainer", what)
+        self._observer.doing("trainer", what)
         copied = self._trainer.checkpoint(state.version, str(self._folder.checkpoints), state.to_json())
-        await patiently(copied, f"trainer: {what}", self._patience_s, self._recorder.note)
-        self._recorder.checkpointed(state.version, start_s)
+        await patiently(copied, f"trainer: {what}", self._patience_s, self._observer.note)
+        name = f"copy version {state.version}"
+        self._observer.span(Span("checkpoint", name, start_s, time.monotonic(), process="trainer"))
 
     async def weights(self) -> None:
-        """The trainer's version as `checkpoints/last`, for everybody else."""
+        """Save the trainer's version as a Hugging Face folder, `checkpoints/last`."""
         await self._trainer.save(str(self._folder.checkpoints / "last"))
 
 
 @asynccontextmanager
 async def saved(*saves: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """They are done after the block, one after another: also when it fails or is interrupted, as far as that goes."""
+    """Do the saves after the block, one after another; after a failure or an interruption too, within a time limit."""
     try:
         yield
     except (asyncio.CancelledError, FreerunError) as end:

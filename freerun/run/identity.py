@@ -1,4 +1,4 @@
-"""Which model a checkpoint is of: whatever decides what its weights compute, as plain data in `control.json`.
+"""Which model a checkpoint belongs to: whatever decides what its weights compute, as plain data in `control.json`.
 
 The weights themselves would often fit another model: a Qwen3's fit a Llama of the same sizes, which has no norms of
 queries and keys and computes something else.
@@ -29,7 +29,7 @@ def identity(config: RunConfig, shape: Shape, tokenizer: Any) -> dict[str, Any]:
 
 
 def refuse_another_model(checkpoint: Path, made_of: dict[str, Any], now: dict[str, Any], model: str) -> None:
-    """What was recorded and is different now is named. A checkpoint may have a critic that is no longer wanted."""
+    """Names what was recorded and is different now. A checkpoint may have a critic that is no longer wanted."""
     odd = [key for key in made_of if key in now and made_of[key] != now[key] and not (key == _CRITIC and made_of[key])]
     if not odd:
         return

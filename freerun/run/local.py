@@ -1,21 +1,20 @@
-"""A run on this machine: every part a process of its own, wired to the controller, ended with it."""
+"""A run on this machine: engines, trainer and judges as processes, wired to the controller and ended with it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from secrets import token_hex
 
 from freerun.control.controller import Run
 from freerun.control.controller import train as control_train
-from freerun.control.dealer import Dealer
 from freerun.control.evaluate import EvaluateBeside, Evaluator
-from freerun.control.ledger import MemoryLedger
-from freerun.control.solved import SolvedTasks
 from freerun.control.waiting import background, together
 from freerun.core import EngineError, TrainerError
-from freerun.core.reports import Evaluation, WeightsHandle
+from freerun.core.observer import Observer
+from freerun.core.records import StepRecord
+from freerun.core.reports import Evaluation
+from freerun.core.state import RunState
 from freerun.engines.base import Engine
 from freerun.engines.http import HttpEngine
 from freerun.machine.garbage import freeze_heap
@@ -23,18 +22,18 @@ from freerun.machine.processes import Processes
 from freerun.machine.scratch import scratch_folder
 from freerun.observe.folder import RunFolder
 from freerun.observe.live import view
-from freerun.observe.recorder import Recorder
-from freerun.observe.records import StepRecord
 from freerun.observe.report import reported
-from freerun.plan.placement import rank_name
+from freerun.plan.placement import RunKind
+from freerun.plan.plan import Plan
 from freerun.rewards.service import JudgeService
 from freerun.rollouts.base import Rollout
 from freerun.rollouts.single_turn import SingleTurn
-from freerun.run.assignment import GpuAssignment, assigned_gpus, judging
 from freerun.run.checkpoints import Checkpointer, saved
-from freerun.run.child import ENGINE_KEY, EngineSettings, TrainerSettings
+from freerun.run.environments import gpu_environments
+from freerun.run.observed import Observed
 from freerun.run.prepare import Prepared
 from freerun.run.start import Start, create_folder
+from freerun.run.starter import Starter
 from freerun.train.remote import RemoteTrainer
 
 _POLL_S = 0.25
@@ -56,33 +55,28 @@ class RunProcesses:
 
 
 @asynccontextmanager
-async def parts(
+async def run_processes(
     prepared: Prepared,
     folder: RunFolder,
-    evaluates: bool,
-    generates: bool = True,
+    plan: Plan,
     checkpoint: Path | None = None,
     note: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[RunProcesses]:
     """Start everything at the same time, and end it all on leaving. A process that dies fails the block."""
     async with AsyncExitStack() as stack:
         scratch = stack.enter_context(scratch_folder())
-        assigned = await stack.enter_async_context(assigned_gpus(prepared, scratch, generates, evaluates, note))
+        environments = await stack.enter_async_context(gpu_environments(plan, scratch, note))
         processes = await stack.enter_async_context(Processes("freerun.run.child", folder.logs))
-        names = [f"engine {index}" for index in range(len(assigned.engines))]
-        key = token_hex()
-        starting = [start_engine(prepared, processes, key, *one) for one in zip(names, assigned.engines, strict=True)]
-        if assigned.evaluator:
-            starting.append(start_engine(prepared, processes, key, "evaluator", assigned.evaluator))
-        judge = JudgeService(assigned.judging(prepared.config), log=folder.logs / "judge.log")
+        starter = Starter(prepared.config, plan, processes, environments)
+        judge = JudgeService(plan.reward, log=folder.logs / "judge.log")
         _, endpoint, *urls = await together(
             stack.enter_async_context(judge),
-            start_trainer(prepared, processes, scratch, assigned.ranks, checkpoint, generates),
-            *starting,
+            starter.trainer(scratch, checkpoint),
+            *(starter.engine(one) for one in (*plan.engines, *([plan.evaluator] if plan.evaluator else []))),
         )
-        engines = [await stack.enter_async_context(HttpEngine(str(url), key)) for url in urls]
+        engines = [await stack.enter_async_context(HttpEngine(str(url), starter.key)) for url in urls]
         remote = stack.enter_context(RemoteTrainer(str(endpoint)))
-        evaluation_engine = engines.pop() if assigned.evaluator else None
+        evaluation_engine = engines.pop() if plan.evaluator else None
         async with background(processes.watch()):
             try:
                 yield RunProcesses(prepared, engines, remote, judge, evaluation_engine)
@@ -90,48 +84,6 @@ async def parts(
                 with suppress(TimeoutError):  # when a process of theirs died, that is the first cause
                     await asyncio.wait_for(processes.watch(), _LAST_WORDS_S)
                 raise
-
-
-async def start_trainer(
-    prepared: Prepared,
-    processes: Processes,
-    scratch: Path,
-    given: list[GpuAssignment],
-    checkpoint: Path | None,
-    generates: bool,
-) -> str:
-    """All ranks, at the same time: each waits for the others. Supervised training is at temperature 1: nothing in it is
-    sampled."""
-    config = prepared.config
-    first = TrainerSettings(
-        config.model.path,
-        config.train.plain(),
-        config.rollout.temperature if generates else 1.0,
-        config.seed,
-        config.rollout.max_new_tokens,
-        f"ipc://{scratch}/trainer",
-        str(scratch),
-        str(checkpoint) if checkpoint else None,
-        rendezvous=str(scratch / "ranks"),
-    )
-    ranks = [replace(first, rank=rank, memory_share=seat.share) for rank, seat in enumerate(given)]
-    endpoint, *_ = await together(
-        *(
-            processes.start(rank_name(settings.rank), "trainer", settings, config.train.threads, seat.environment)
-            for settings, seat in zip(ranks, given, strict=True)
-        )
-    )
-    return endpoint
-
-
-async def start_engine(prepared: Prepared, processes: Processes, key: str, name: str, seat: GpuAssignment) -> str:
-    """It listens to whoever has the key: this run, and nobody else on the machine."""
-    config = prepared.config
-    share = config.engine.memory_share if seat.share is None else seat.share
-    engine = config.engine.model_copy(update={"memory_share": share})
-    settings = EngineSettings(config.model.path, engine.plain())
-    environment = {**seat.environment, ENGINE_KEY: key}
-    return await processes.start(name, "engine", settings, config.engine.threads, environment)
 
 
 @dataclass
@@ -143,104 +95,78 @@ class Outcome:
     evaluations: list[Evaluation]
 
 
-async def train(prepared: Prepared, start: Start | None = None) -> Outcome:
-    """The whole run, or the rest of it."""
+async def train(prepared: Prepared, start: Start | None = None, guests: Iterable[Observer] = ()) -> Outcome:
+    """The whole run, or the rest of it. `guests` observe it besides the run's folder and the terminal."""
     config = prepared.config
     start = start or Start(create_folder(prepared))
     start = replace(start, state=replace(start.state, model=prepared.identity))
-    evaluations: list[Evaluation] = []
     with start.opened() as folder:
         live = view(folder.name, config.control.steps, config.control.max_staleness)
-        ledger = MemoryLedger(start.state.tally)
-        recorder = Recorder(folder, live, ledger, prepared.text, config.train.skip_truncated)
-        with reported(folder, config.control.max_staleness), recorder:
-            if start.checkpoint:
-                recorder.goes_on(start.checkpoint)
-            for told in start.notes:
-                recorder.note(told)
-            live.doing("controller", "starts engine, trainer and reward workers")
-            if note := prepared.held_out_overlap:
-                recorder.note(note)
-            evaluates = bool(config.evaluate.every)
-            begun = parts(prepared, folder, evaluates, checkpoint=start.checkpoint, note=recorder.note)
-            async with begun as running:
-                run = run_of(prepared, running, start, ledger, recorder, single_turn(prepared))
-                recorder.buffer, recorder.tasks = run.buffer, run.tasks
-                await _train(run, running, start, recorder, evaluations)
-    return Outcome(folder, recorder.steps, evaluations)
+        observed = Observed.by(prepared, start, [live], guests)
+        with reported(folder, config.control.max_staleness), closing(observed.all):
+            for told in [*start.notes, *([prepared.held_out_warning] if prepared.held_out_warning else [])]:
+                observed.all.note(told)
+            observed.all.doing("controller", "starts engine, trainer and reward workers")
+            plan = prepared.plan(evaluates=bool(config.evaluate.every))
+            async with run_processes(prepared, folder, plan, start.checkpoint, observed.all.note) as running:
+                run = run_of(prepared, running, start.state, observed, single_turn(prepared))
+                await _train(run, running, start, observed)
+    return Outcome(folder, observed.files.steps_before + observed.meter.steps, observed.evaluations.found)
 
 
-def run_of(
-    prepared: Prepared, running: RunProcesses, start: Start, ledger: MemoryLedger, recorder: Recorder, rollout: Rollout
-) -> Run:
-    config, stream = prepared.config, prepared.stream(prepared.config.control.epochs)
-    stream.seek(start.state.position)
-    solved = SolvedTasks(config.control.rest_solved, config.evaluate.pass_reward, start.state.resting)
+def run_of(prepared: Prepared, running: RunProcesses, begins: RunState, observed: Observed, rollout: Rollout) -> Run:
+    config = prepared.config
     return Run(
         config=config.control,
         group_size=config.rollout.group_size,
         seed=config.seed,
-        tasks=Dealer(stream, start.state.owed, solved),
+        tasks=observed.tasks,
         rollout=rollout,
         judge=running.judge,
         engines=list(running.engines),
         trainer=running.trainer,
-        ledger=ledger,
-        observer=recorder,
+        observer=observed.all,
         max_running=config.engine.max_running * len(running.engines),
-        begins=start.state,
+        begins=begins,
     )
 
 
-async def _train(
-    run: Run, running: RunProcesses, start: Start, recorder: Recorder, evaluations: list[Evaluation]
-) -> None:
+async def _train(run: Run, running: RunProcesses, start: Start, observed: Observed) -> None:
     """The loop with what goes on beside it: engines watched, versions evaluated, checkpoints kept."""
-    config, trainer = running.prepared.config, running.trainer
+    config, trainer, everybody = running.prepared.config, running.trainer, observed.all
     latest = await trainer.publish()
     if latest.version:  # engines begin with the model, which is version 0
         await together(*(engine.update_weights(latest) for engine in running.engines))
     start.begun(running.prepared)
-
-    def evaluated(version: int, evaluation: Evaluation) -> None:
-        evaluations.append(evaluation)
-        recorder.evaluated(version, evaluation)
-
-    async def remember(handle: WeightsHandle) -> None:
-        nonlocal latest
-        latest = handle
-
-    run.on_publish.append(remember)
     beside = None
     if evaluator := running.evaluator():
-        beside = EvaluateBeside(evaluator, config.evaluate.every, evaluated, recorder)
-        run.on_publish.append(beside.published)
-        if latest.version not in recorder.evaluated_versions:
+        beside = EvaluateBeside(evaluator, config.evaluate.every, everybody)
+        everybody.add(beside)
+        if latest.version not in observed.files.evaluated_versions:
             await beside.published(latest)
-    checkpointer = Checkpointer(
-        trainer, start.folder, config.train.save_every, recorder, config.control.patience_s, run.delivered
-    )
-    run.on_settle.append(checkpointer.settled)
+    patience_s = config.control.patience_s
+    checkpointer = Checkpointer(trainer, start.folder, config.train.save_every, everybody, patience_s, run.delivered)
+    everybody.add(checkpointer)
     freeze_heap()
-    recorder.begin(await idle_s(running.engines))
+    observed.meter.begin(await idle_s(running.engines))
     try:
         async with (
             saved(checkpointer.checkpoint, trainer.written, checkpointer.weights),
-            background(watch_engines(running, recorder)),
+            background(watch_engines(running, everybody)),
         ):
             await control_train(run)
             if beside:
-                recorder.doing("controller", "waits for the last evaluation")
-                await beside.last(latest)
-            await poll_engines(running, recorder)
+                everybody.doing("controller", "waits for the last evaluation")
+                await beside.last()
+            await poll_engines(running, everybody)
     finally:
         if beside:
             beside.cancel()
 
 
-async def watch_engines(running: RunProcesses, recorder: Recorder) -> None:
+async def watch_engines(running: RunProcesses, observer: Observer) -> None:
     while True:
-        await poll_engines(running, recorder)
+        await poll_engines(running, observer)
         await asyncio.sleep(_POLL_S)
 
 
@@ -250,11 +176,11 @@ async def idle_s(engines: Sequence[Engine]) -> float:
     return sum(stats.idle_s for stats in every) / len(every)
 
 
-async def poll_engines(running: RunProcesses, recorder: Recorder) -> None:
+async def poll_engines(running: RunProcesses, observer: Observer) -> None:
     """An engine that does not answer is the business of whoever waits for its answers."""
     for index, engine in enumerate(running.engines):
         with suppress(EngineError):
-            recorder.engine_stats(f"engine {index}", await engine.stats())
+            observer.engine(f"engine {index}", await engine.stats())
 
 
 def single_turn(prepared: Prepared) -> SingleTurn:
@@ -271,10 +197,13 @@ def _evaluator(prepared: Prepared, judge: JudgeService, engine: HttpEngine) -> E
 
 async def evaluate(prepared: Prepared, progress: Callable[[], None]) -> Evaluation:
     """`freerun eval`: one engine, one judge service, every held-out task."""
-    folder = create_folder(prepared)
-    reward = judging(prepared.config, engines=1, ranks=0)
-    async with Processes("freerun.run.child", folder.logs) as processes, JudgeService(reward) as judge:
-        key = token_hex()
-        url = await start_engine(prepared, processes, key, "engine 0", GpuAssignment())
-        async with HttpEngine(url, key) as engine, background(processes.watch()):
+    plan, folder = prepared.plan(RunKind.EVALUATE), create_folder(prepared)
+    async with AsyncExitStack() as stack:
+        scratch = stack.enter_context(scratch_folder())
+        environments = await stack.enter_async_context(gpu_environments(plan, scratch, lambda _: None))
+        processes = await stack.enter_async_context(Processes("freerun.run.child", folder.logs))
+        judge = await stack.enter_async_context(JudgeService(plan.reward))
+        starter = Starter(prepared.config, plan, processes, environments)
+        engine = await stack.enter_async_context(HttpEngine(await starter.engine(plan.engines[0]), starter.key))
+        async with background(processes.watch()):
             return await _evaluator(prepared, judge, engine).evaluate(progress)

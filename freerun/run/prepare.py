@@ -9,13 +9,16 @@ import numpy as np
 
 from freerun.config.text import Origins
 from freerun.config.tree import RunConfig
-from freerun.core import ConfigError, DataError, FinishReason, Sample, Task
+from freerun.core import DataError, FinishReason, Sample, Task
 from freerun.core.nouns import VersionRuns
 from freerun.data.stream import TaskStream
 from freerun.data.tasks import load_tasks
 from freerun.models.shape import Shape, read_shape
 from freerun.models.text import text_decoder
 from freerun.models.tokenizer import load_tokenizer
+from freerun.plan.lengths import lengths_of
+from freerun.plan.placement import RunKind
+from freerun.plan.plan import Plan, make_plan
 from freerun.run.identity import identity
 
 
@@ -36,18 +39,24 @@ class Prepared:
         return text_decoder(self.tokenizer)
 
     @property
-    def held_out_overlap(self) -> str | None:
-        """Said when tasks to evaluate on are trained on too: the evaluation then flatters."""
+    def held_out_warning(self) -> str | None:
+        """A line to show when tasks to evaluate on are also trained on: the evaluation is then too good."""
         trained = {tuple(task.prompt_tokens) for task in self.tasks}
         again = sum(tuple(task.prompt_tokens) in trained for task in self.held_out)
         if not again:
             return None
-        return f"{again} of the {len(self.held_out)} held_out tasks are in data too: what is new to it shows less"
+        return f"{again} of the {len(self.held_out)} held_out tasks are in data too, so evaluations will look too good"
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What says which model this is; a checkpoint remembers it."""
+        """What identifies the model; every checkpoint records it."""
         return identity(self.config, self.shape, self.tokenizer)
+
+    def plan(self, kind: RunKind = RunKind.TRAIN, evaluates: bool = False) -> Plan:
+        """Who runs where on this machine, as it is now. What cannot fit is a ConfigError."""
+        lengths = lengths_of(self.config, self.tasks + self.held_out)
+        evaluated = len(self.held_out) * self.config.evaluate.samples if evaluates else 0
+        return make_plan(self.config, self.shape, lengths, kind, evaluated)
 
     def stream(self, epochs: int | None) -> TaskStream:
         """The tasks to train on, in their order."""
@@ -55,7 +64,7 @@ class Prepared:
 
 
 def prepare(config: RunConfig, origins: Origins) -> Prepared:
-    """For `train`: also that a batch can be filled and that the longest answer fits the model."""
+    """For `train`: also that a batch can be filled, and that the run fits the model and the machine."""
     prepared = _load(config, origins)
     config.reward.check()
     config.reward.check_tasks(prepared.tasks + prepared.held_out)
@@ -64,12 +73,7 @@ def prepare(config: RunConfig, origins: Origins) -> Prepared:
             f"control.groups_per_step is {config.control.groups_per_step}, but {config.data.source} has only "
             f"{len(prepared.tasks)} tasks; lower it, or add data"
         )
-    longest = max(len(task.prompt_tokens) for task in prepared.tasks + prepared.held_out)
-    if longest + config.rollout.max_new_tokens > prepared.shape.max_positions:
-        raise ConfigError(
-            f"the longest prompt has {longest} tokens, and with rollout.max_new_tokens={config.rollout.max_new_tokens} "
-            f"that exceeds the model's {prepared.shape.max_positions} positions; lower rollout.max_new_tokens"
-        )
+    prepared.plan(evaluates=bool(config.evaluate.every))
     return prepared
 
 
@@ -88,7 +92,9 @@ def prepare_eval(config: RunConfig, origins: Origins) -> Prepared:
     shape, tokenizer = _load_model(config)
     tasks = load_tasks(config.held_out or config.data, tokenizer)
     config.reward.check_tasks(tasks)
-    return Prepared(config, origins, shape, tokenizer, [], tasks)
+    prepared = Prepared(config, origins, shape, tokenizer, [], tasks)
+    prepared.plan(RunKind.EVALUATE)
+    return prepared
 
 
 def _load(config: RunConfig, origins: Origins, learns_answers: bool = False) -> Prepared:
@@ -104,7 +110,7 @@ def _load_model(config: RunConfig) -> tuple[Shape, Any]:
 
 
 def _end(prepared: Prepared) -> list[int]:
-    """Of the tokens that end an answer the tokenizer's own, which its chat template ends a turn with."""
+    """The token that ends an answer: the tokenizer's own, with which its chat template ends a turn."""
     ends, own = prepared.shape.eos_token_ids, prepared.tokenizer.eos_token_id
     if own is not None and (own in ends or not ends):
         return [own]

@@ -1,6 +1,7 @@
-"""`freerun resume`: an old run's folder, checked and made ready to go on from its newest checkpoint that is whole.
+"""`freerun resume`: the folder of an earlier run, checked and made ready to continue from its newest complete
+checkpoint.
 
-Everything the user can have got wrong is found here, before anything is changed or started. The run keeps its
+Every mistake that the user can have made is found here, before anything is changed or started. The run keeps its
 configuration, save for the overrides, and its data: positions in other data would mean other tasks.
 """
 
@@ -11,8 +12,9 @@ from pathlib import Path
 from freerun.config.load import load_config
 from freerun.config.text import Origins, origins_in
 from freerun.config.tree import RunConfig
-from freerun.control.state import ControlState, read_state
+from freerun.control.state import read_state
 from freerun.core import ConfigError, DataError
+from freerun.core.state import RunState
 from freerun.observe.folder import RunFolder
 from freerun.run.identity import refuse_another_model
 from freerun.run.prepare import Prepared, prepare, prepare_sft
@@ -25,7 +27,7 @@ class Found:
     """The newest checkpoint that can be read, and the newer ones that cannot, with what is wrong with each."""
 
     checkpoint: Path
-    state: ControlState
+    state: RunState
     damaged: dict[Path, str]
 
 
@@ -74,7 +76,7 @@ def newest_checkpoint(folder: RunFolder) -> Found:
     raise ConfigError(f"no checkpoint of {folder.checkpoints} can be read ({told}): begin a new run")
 
 
-def refuse_if_complete(folder: RunFolder, config: RunConfig, state: ControlState) -> None:
+def refuse_if_complete(folder: RunFolder, config: RunConfig, state: RunState) -> None:
     steps, knob = (config.sft.steps, "sft.steps") if state.supervised else (config.control.steps, "control.steps")
     if state.version >= steps:
         raise ConfigError(f"{folder.path} is complete: {state.version} steps are done; raise {knob} to go on")
@@ -88,7 +90,7 @@ def can_go_on(folder: RunFolder) -> bool:
 
 
 def how_to_go_on(folder: RunFolder) -> str:
-    """The last words of a run that was stopped."""
+    """The line to end with when a run was stopped."""
     whole = list(CheckpointFolder(folder.checkpoints).whole())
     if not whole:
         return f"stopped; what was done so far is in {folder.path}"

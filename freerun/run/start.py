@@ -1,4 +1,4 @@
-"""Where a run begins: in a folder of its own at version 0, or in an old one where a checkpoint left off."""
+"""Where a run begins: in a new folder at version 0, or in an earlier run's folder at a checkpoint."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from freerun.config.text import dump
-from freerun.control.state import ControlState
+from freerun.core.files import write_atomically
+from freerun.core.state import RunState
 from freerun.observe.folder import RunFolder, keep_lines, writing
 from freerun.run.prepare import Prepared
 from freerun.train.checkpoint_folder import CheckpointFolder
@@ -15,7 +16,7 @@ from freerun.train.checkpoint_folder import CheckpointFolder
 @dataclass(frozen=True)
 class Start:
     folder: RunFolder
-    state: ControlState = field(default_factory=ControlState)
+    state: RunState = field(default_factory=RunState)
     checkpoint: Path | None = None
     """What the trainer loads; a new run begins with the model."""
     damaged: dict[Path, str] = field(default_factory=dict)
@@ -29,7 +30,7 @@ class Start:
 
     @contextmanager
     def opened(self) -> Iterator[RunFolder]:
-        """The folder, ours alone, as it was when the checkpoint was made.
+        """The folder, locked for us, as it was when the checkpoint was made.
 
         Lines about later steps go, for those steps are done again; so do half-written checkpoints. The timeline keeps
         what happened. The configuration is still the old one: see `begun`.
@@ -38,14 +39,14 @@ class Start:
             checkpoint_folder = CheckpointFolder(self.folder.checkpoints)
             for path in self.damaged:
                 checkpoint_folder.put_aside(path)
-            checkpoint_folder.tidy()
+            checkpoint_folder.remove_unfinished()
             for file in (self.folder.metrics, self.folder.evals, self.folder.samples):
                 keep_lines(file, lambda line: line["step"] <= self.state.version)
             yield self.folder
 
     def begun(self, prepared: Prepared) -> None:
         """The checkpoint is loaded and every process is up: from now on the run has this configuration. A resume that
-        fails before that leaves the one that was, with which the run can go on."""
+        fails earlier leaves the previous one, with which the run can still be resumed."""
         if self.checkpoint:
             write_config(self.folder, prepared)
 
@@ -57,8 +58,6 @@ def create_folder(prepared: Prepared) -> RunFolder:
 
 
 def write_config(folder: RunFolder, prepared: Prepared) -> None:
-    """Whole or not at all: a run without it cannot be resumed."""
-    draft = folder.config.with_name("config.yaml.draft")
+    """A run without this file cannot be resumed, so it is never half written."""
     with writing(folder.config):
-        draft.write_text(dump(prepared.config, prepared.origins), encoding="utf-8")
-        draft.replace(folder.config)
+        write_atomically(folder.config, dump(prepared.config, prepared.origins))

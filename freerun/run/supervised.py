@@ -1,69 +1,67 @@
 """`freerun sft`: the trainer, and an engine to look how good it is when there is something to look at."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from itertools import islice
 
 from freerun.control.sft import sft as control_sft
-from freerun.control.state import ControlState
-from freerun.core import FreerunError, Sample
-from freerun.core.reports import Evaluation, StepResult
+from freerun.core import Batch, FreerunError, Group, Version
+from freerun.core.observer import Observer, Observers
+from freerun.core.state import RunState
 from freerun.data.stream import TaskStream
-from freerun.observe.folder import JsonLines, RunFolder
-from freerun.run.checkpoints import saved
-from freerun.run.local import parts
+from freerun.observe.files import RunFiles
+from freerun.observe.folder import RunFolder
+from freerun.observe.meter import StepMeter
+from freerun.plan.placement import RunKind
+from freerun.run.checkpoints import Checkpointer, saved
+from freerun.run.local import run_processes
 from freerun.run.prepare import Prepared, example_of
 from freerun.run.start import Start, create_folder
 
 
-async def sft(
-    prepared: Prepared,
-    stepped: Callable[[int, StepResult], None],
-    evaluated: Callable[[int, Evaluation], None],
-    start: Start | None = None,
-) -> RunFolder:
+async def sft(prepared: Prepared, observers: Iterable[Observer] = (), start: Start | None = None) -> RunFolder:
     """All of it, or the rest of it."""
     config = prepared.config
     start = start or Start(create_folder(prepared))
-    state, stream = start.state, prepared.stream(epochs=None)
-    stream.seek(state.position)
-    with start.opened() as folder, JsonLines(folder.metrics) as metrics:
-        evaluates, checkpoints = config.sft.until is not None, folder.checkpoints
-        async with parts(prepared, folder, evaluates, generates=False, checkpoint=start.checkpoint) as running:
-            trainer, identity = running.trainer, prepared.identity
-            start.begun(prepared)
+    stream = prepared.stream(epochs=None)
+    stream.seek(start.state.position)
+    plan = prepared.plan(RunKind.SFT, evaluates=config.sft.until is not None)
+    identity = prepared.identity
 
-            async def record(result: StepResult) -> None:
-                nonlocal state
-                state = ControlState(
-                    result.version,
-                    position=stream.position,
-                    data=stream.fingerprint,
-                    supervised=True,
-                    model=identity,
-                )
-                metrics.append({"step": result.version, **result.metrics})
-                stepped(result.version, result)
-                if config.train.save_every and result.version % config.train.save_every == 0:
-                    await checkpoint()
+    def state_at(version: Version) -> RunState:
+        position, data = stream.position, stream.fingerprint
+        return RunState(version, position=position, data=data, supervised=True, model=identity)
 
-            async def checkpoint() -> None:
-                if state.version:
-                    await trainer.checkpoint(state.version, str(checkpoints), state.to_json())
-
-            batches = _batches(stream, prepared)
-            async with saved(checkpoint, trainer.written, lambda: trainer.save(str(checkpoints / "last"))):
-                good = await control_sft(
-                    config.sft, trainer, batches, running.evaluator(), record, evaluated, start.state.version
-                )
+    with start.opened() as folder:
+        files, everybody = RunFiles(folder, prepared.text), Observers()
+        for observer in (StepMeter(everybody, files.begun_s), files, *observers):
+            everybody.add(observer)
+        with closing(everybody):
+            for told in start.notes:
+                everybody.note(told)
+            async with run_processes(prepared, folder, plan, start.checkpoint) as running:
+                trainer, begins = running.trainer, start.state.version
+                start.begun(prepared)
+                patience_s = config.control.patience_s
+                checkpointer = Checkpointer(trainer, folder, config.train.save_every, everybody, patience_s)
+                everybody.add(checkpointer)
+                batches = _batches(stream, prepared, begins)
+                async with saved(checkpointer.checkpoint, trainer.written, checkpointer.weights):
+                    good = await control_sft(
+                        config.sft, trainer, batches, running.evaluator(), everybody, state_at, begins
+                    )
     if not good:
         raise FreerunError(
             f"after {config.sft.steps} steps pass@1 is below sft.until={config.sft.until}; the model so far is in "
-            f"{checkpoints / 'last'}: go on with freerun resume {folder.path} sft.steps={2 * config.sft.steps}"
+            f"{folder.checkpoints / 'last'}: go on with freerun resume {folder.path} sft.steps={2 * config.sft.steps}"
         )
     return folder
 
 
-def _batches(stream: TaskStream, prepared: Prepared) -> Iterator[list[Sample]]:
-    """Examples in shuffled order, epoch after epoch. Those of a batch are taken from the stream when it is."""
+def _batches(stream: TaskStream, prepared: Prepared, version: Version) -> Iterator[Batch]:
+    """Examples in shuffled order, epoch after epoch, a group each. Those of a batch are taken from the stream when it
+    is."""
     while True:
-        yield [example_of(task, prepared) for task in islice(stream, prepared.config.sft.batch_size)]
+        tasks = islice(stream, prepared.config.sft.batch_size)
+        yield Batch(version, [Group(i, task, [example_of(task, prepared)], version) for i, task in enumerate(tasks)])
+        version += 1

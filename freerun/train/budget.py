@@ -13,7 +13,6 @@ from freerun.train.packing import pack
 from freerun.train.ranks import Ranks
 from freerun.train.trained import Trained, decoder_of
 
-ON_A_CPU = 8_192
 MOST = 131_072
 _FUSED_BELOW = 5 * 2**20
 """Elements of a tensor: torch.compile (2.11) fuses differently from here on, and so compiles once for either side."""
@@ -79,9 +78,7 @@ class Passes:
 
 
 def micro_batch_budget(policy: Trained, critic: Trained | None, device: torch.device, ranks: Ranks) -> int:
-    """What fits on every rank."""
-    if device.type != "cuda":
-        return ON_A_CPU
+    """What fits every rank's GPU."""
     fewest = -ranks.max(torch.tensor([-float(_fitting(policy, critic, device, ranks.size))], device=device)).item()
     return int(min(fewest, MOST))
 

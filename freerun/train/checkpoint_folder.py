@@ -5,19 +5,18 @@ bears the name without the ending was whole, whoever was killed when. Older ones
 it later is told by its checksums; a damaged one can be put aside as `step-12.damaged`. No torch.
 """
 
-import os
 import re
 import shutil
 from pathlib import Path
 
 from freerun.core import Version
+from freerun.core.files import UNFINISHED, begin_folder, complete_folder, unfinished_of
 from freerun.train.checksums import CHECKSUMS, what_is_damaged, write_checksums
 
 CONTROL = "control.json"
 """The controller's own state, inside each checkpoint."""
 TENSORS = ".metadata"
 """Which tensors there are and where, by torch's distributed checkpointing: written after them."""
-_UNFINISHED = ".unfinished"
 _DAMAGED = ".damaged"
 _NAME = re.compile(r"step-(\d+)")
 
@@ -33,19 +32,12 @@ class CheckpointFolder:
 
     def begin(self, version: Version) -> Path:
         """An empty folder to write that version into."""
-        unfinished = self._folder / f"step-{version}{_UNFINISHED}"
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-        return unfinished
+        return begin_folder(self._path(version))
 
     def complete(self, version: Version, keep: int) -> None:
         """What was written is whole: it takes its place, and all but the newest `keep` go."""
-        unfinished = self._folder / f"step-{version}{_UNFINISHED}"
-        write_checksums(unfinished)
-        for path in [*unfinished.rglob("*"), unfinished]:
-            _to_disk(path)
-        unfinished.rename(self._folder / f"step-{version}")
-        _to_disk(self._folder)
+        write_checksums(unfinished_of(self._path(version)))
+        complete_folder(self._path(version), durable=True)
         for path in list(self.whole().values())[:-keep]:
             shutil.rmtree(path)
 
@@ -55,11 +47,14 @@ class CheckpointFolder:
         shutil.rmtree(aside, ignore_errors=True)
         checkpoint.rename(aside)
 
-    def tidy(self) -> None:
-        """Remove what was never finished. Only while nobody writes."""
+    def remove_unfinished(self) -> None:
+        """Only while no trainer writes."""
         for path in self._entries():
-            if path.name.endswith(_UNFINISHED):
+            if path.name.endswith(UNFINISHED):
                 shutil.rmtree(path)
+
+    def _path(self, version: Version) -> Path:
+        return self._folder / f"step-{version}"
 
     def _entries(self) -> list[Path]:
         return sorted(self._folder.iterdir()) if self._folder.is_dir() else []
@@ -76,12 +71,3 @@ def damage(checkpoint: Path) -> str | None:
     """What is wrong with it, in a few words; None if nothing is known to be."""
     missing = [file for file in (CONTROL, TENSORS) if not (checkpoint / file).is_file()]
     return f"{missing[0]} is missing" if missing else what_is_damaged(checkpoint)
-
-
-def _to_disk(path: Path) -> None:
-    """Files and folders alike: a new name is safe when its folder is."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -5,6 +5,7 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from freerun.core.section import Section, knob
+from freerun.machine.device import Device
 
 _PROXIMAL = {"ppo": "behavior", "cispo": "behavior"}
 """Of objectives that do not recompute: what `proximal` is when it is empty."""
@@ -126,20 +127,17 @@ class TrainConfig(Section):
             self.advantages is None and self.objective == "reinforce_pp"
         )
 
-    def place(self) -> str:
-        """The device it asks for, or the one there is."""
-        if self.device != "auto":
-            return self.device
-        from torch import cuda
-
-        return "cuda" if cuda.is_available() else "cpu"
-
-    def low_precision(self, device: str) -> bool:
-        return self.dtype == "bfloat16" or (self.dtype == "auto" and device == "cuda")
-
-    def compiles(self, device: str, parameters: int) -> bool:
-        """Compiling takes half a minute: worth it for a model of some size, on a GPU."""
-        return device == "cuda" and parameters > 50_000_000 if self.compile is None else self.compile
+    def on(self, device: Device, num_parameters: int) -> "ResolvedTrainConfig":
+        """With a value for every knob that device and model decide, where it is empty. Compiling takes half a minute:
+        it is worth that for a model of some size, on a GPU."""
+        gpu = device == "cuda"
+        chosen = {
+            "device": device,
+            "dtype": ("bfloat16" if gpu else "float32") if self.dtype == "auto" else self.dtype,
+            "micro_batch_tokens": self.micro_batch_tokens or (None if gpu else 8_192),
+            "compile": gpu and num_parameters > 50_000_000 if self.compile is None else self.compile,
+        }
+        return ResolvedTrainConfig(**(dict(self) | chosen))
 
     def lr_at(self, step: int) -> float:
         """The learning rate of step 0, 1, 2, …"""
@@ -152,3 +150,15 @@ class TrainConfig(Section):
         if self.entropy_floor is None:
             return self.entropy_coef
         return self.entropy_coef * max(0.0, 1.0 - entropy / self.entropy_floor)
+
+
+class ResolvedTrainConfig(TrainConfig):
+    """What the trainer works with. `micro_batch_tokens` may still be empty: how many fit a GPU is found by trying."""
+
+    device: Device
+    dtype: Literal["float32", "bfloat16"]
+    compile: bool
+
+    @property
+    def low_precision(self) -> bool:
+        return self.dtype == "bfloat16"

@@ -5,12 +5,10 @@ enough. It costs a pass over the weights, a few thousandths of a step.
 """
 
 import torch
-from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from freerun.core import TrainerError
 from freerun.train.learner import Learner
-from freerun.train.ranks import Ranks
+from freerun.train.ranks import Ranks, own
 
 LARGEST = 1e5
 """No trained model has weights of this size. Products along a decoder stay well within float32 up to here."""
@@ -34,11 +32,6 @@ def refuse_divergence(learner: Learner, metrics: dict[str, float], ranks: Ranks)
 @torch.no_grad()
 def _num_beyond(parameters: list[torch.nn.Parameter], ranks: Ranks) -> int:
     """Tensors with a weight that is not a number or beyond `LARGEST`, on any rank."""
-    own = [share for parameter in parameters if (share := _own(parameter)).numel()]
-    largest = torch.stack(torch._foreach_norm(own, torch.inf)) if own else torch.zeros(1, device=ranks.device)
+    shares = [share for parameter in parameters if (share := own(parameter)).numel()]
+    largest = torch.stack(torch._foreach_norm(shares, torch.inf)) if shares else torch.zeros(1, device=ranks.device)
     return int(ranks.sum((~(largest <= LARGEST)).sum()).item())
-
-
-def _own(parameter: Tensor) -> Tensor:
-    """This rank's share, where it has one."""
-    return parameter.to_local() if isinstance(parameter, DTensor) else parameter

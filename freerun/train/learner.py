@@ -19,6 +19,7 @@ from torch import Tensor
 
 from freerun.core import Batch, Sample, TrainerError, Version
 from freerun.core.reports import StepResult
+from freerun.machine.device import choose_device
 from freerun.models.checkpoint import load_decoder, save_tensors
 from freerun.models.decoder import Decoder
 from freerun.train.advantages import advantages, overlong_penalty
@@ -27,6 +28,7 @@ from freerun.train.config import TrainConfig
 from freerun.train.diagnostics import Diagnostics, Health
 from freerun.train.estimate import estimate
 from freerun.train.gae import value_loss
+from freerun.train.lora import attach, save_adapter
 from freerun.train.losses.average import sequence_weights
 from freerun.train.losses.base import Tokens, sequence_sum
 from freerun.train.losses.corrections import correct
@@ -52,11 +54,12 @@ class Learner:
         longest: int = 0,
         ranks: Ranks = ALONE,
     ) -> None:
-        self._config, self._seed, self._longest, self._ranks = config, seed, longest, ranks
         self._device = decoder.embed.weight.device
+        config = config.on("cuda" if self._device.type == "cuda" else "cpu", decoder.shape.num_parameters)
+        self._config, self._seed, self._longest, self._ranks = config, seed, longest, ranks
         self._objective, self._bounds = resolve(config), bounds(config)
         start = decoder.embed.weight.dtype
-        low = torch.bfloat16 if config.low_precision(self._device.type) else start
+        low = torch.bfloat16 if config.low_precision else start
         self._reference: Frozen | None = None
         if config.kl_coef:
             self._reference = Frozen(PolicyModel(copy_of(decoder, low), temperature), ranks)
@@ -64,8 +67,6 @@ class Learner:
         if self._objective.advantages == "gae":
             self._critic = Trained(CriticModel(deepcopy(decoder)), config, ranks, config.critic_lr / config.lr)
         if config.lora_rank:
-            from freerun.train.lora import attach  # slow to import
-
             attach(decoder, config.lora_rank, config.lora_alpha or 2 * config.lora_rank, seed=seed, dtype=start)
         self.policy = Trained(PolicyModel(decoder, temperature), config, ranks)
         self._shape = decoder.shape
@@ -83,7 +84,7 @@ class Learner:
     @classmethod
     def from_folder(cls, folder: Path, config: TrainConfig, *args: Any) -> "Learner":
         """With the arguments of the class after these two."""
-        return cls(load_decoder(folder, device=config.place()), config, *args)
+        return cls(load_decoder(folder, device=choose_device(config.device)), config, *args)
 
     @property
     def decoder(self) -> Decoder:
@@ -175,8 +176,6 @@ class Learner:
         if self._ranks.is_first:
             save_tensors(tensors, self._shape, folder, like)
         if self._config.lora_rank:
-            from freerun.train.lora import save_adapter  # slow to import
-
             save_adapter(self.decoder, folder / "adapter", str(like), writes=self._ranks.is_first)
 
     def state(self) -> dict[str, Any]:

@@ -1,31 +1,46 @@
-"""LoRA on the decoder, through peft: W·x + (alpha / rank)·B·A·x, and only A and B are trained (Hu et al. 2021).
+"""LoRA on the decoder: W·x + (alpha / rank)·B·A·x, and only A and B are trained (Hu et al. 2021).
 
 The decoder's fused layers are adapted as they are: q, k and v share one A, and so do gate and up, which makes fewer
 adapter parameters than one A for each. Engines know nothing of it: what is published is `merged`. For everybody else
 `save_adapter` writes an ordinary peft adapter, the shared A repeated and B cut by rows.
-Peft takes seconds to import, so import this file only where LoRA is wanted.
 """
 
 import json
-import shutil
+import math
 from collections.abc import Iterator, Sequence
-from copy import copy
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
-from peft import LoraConfig, inject_adapter_in_model
-from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from freerun.core import ConfigError
+from freerun.core.files import atomic_folder
 from freerun.models.checkpoint import PARTS, hugging_face_names, to_hugging_face
 from freerun.models.decoder import Decoder
 from freerun.train.ranks import whole
 
 TARGETS = ("qkv", "out", "gate_up", "down")
-_ADAPTER = "default"
+
+
+class AdaptedLinear(nn.Linear):
+    """A linear layer with an adapter beside its weight, which keeps its name and does not learn."""
+
+    def __init__(self, base: nn.Linear, rank: int, alpha: float, dropout: float, lora_a: Tensor) -> None:
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = base.in_features, base.out_features
+        self.weight, self.bias = base.weight, base.bias
+        self.rank, self.alpha, self.dropout = rank, alpha, dropout
+        self.lora_a = nn.Parameter(lora_a)
+        self.lora_b = nn.Parameter(lora_a.new_zeros(base.out_features, rank))
+
+    def forward(self, x: Tensor) -> Tensor:
+        plain = super().forward(x)
+        dropped = F.dropout(x.to(self.lora_a.dtype), self.dropout, self.training)
+        learned = F.linear(F.linear(dropped, self.lora_a), self.lora_b)
+        return (plain + (self.alpha / self.rank) * learned).to(plain.dtype)
 
 
 def attach(
@@ -44,14 +59,19 @@ def attach(
     chosen = list(TARGETS if targets is None else targets)
     if not chosen or not set(chosen) <= set(TARGETS):
         raise ConfigError(f"LoRA can adapt {', '.join(TARGETS)}; it was asked for {', '.join(chosen) or 'nothing'}")
-    whole = int(alpha) if float(alpha).is_integer() else alpha  # peft's configuration calls it an integer
-    config = LoraConfig(task_type="CAUSAL_LM", r=rank, lora_alpha=whole, lora_dropout=dropout, target_modules=chosen)
-    with torch.random.fork_rng(devices=[]):  # A is drawn on the CPU, wherever the base lies
-        torch.default_generator.manual_seed(seed)
-        inject_adapter_in_model(config, decoder, _ADAPTER)
-    for parameter in decoder.parameters():
-        if parameter.requires_grad:
-            parameter.data = parameter.data.to(dtype)
+    decoder.requires_grad_(False)
+    generator = torch.Generator().manual_seed(seed)  # A is drawn on the CPU, wherever the base lies
+    for layer in decoder.layers:
+        for target in chosen:
+            base = layer.get_submodule(target)
+            assert isinstance(base, nn.Linear)
+            bound = 1 / math.sqrt(base.in_features)  # what a linear layer's weights start with
+            lora_a = torch.empty(rank, base.in_features).uniform_(-bound, bound, generator=generator)
+            setattr(layer, target, AdaptedLinear(base, rank, alpha, dropout, lora_a.to(base.weight.device, dtype)))
+
+
+def is_adapted(decoder: Decoder) -> bool:
+    return any(isinstance(module, AdaptedLinear) for module in decoder.modules())
 
 
 @torch.no_grad()
@@ -62,16 +82,15 @@ def merged(decoder: Decoder) -> Iterator[tuple[str, Tensor]]:
     The sums are new tensors, the rest are the live ones. Adding B·A in place and subtracting it again would drift.
     Where ranks have shares, every one has to ask.
     """
-    adapters = {f"{name}.weight": (a, b) for name, a, b in _adapted(decoder)}
-    scaling = _config(decoder).lora_alpha / _config(decoder).r
-    for given, parameter in decoder.named_parameters():
-        if ".lora_" in given:
+    adapted = {f"{name}.weight": layer for name, layer in _layers(decoder)}
+    for name, parameter in decoder.named_parameters():
+        if name.endswith((".lora_a", ".lora_b")):
             continue
-        name, base = given.replace(".base_layer.", "."), whole(parameter.detach())
-        if name in adapters:
+        base = whole(parameter.detach())
+        if layer := adapted.get(name):
             precise = torch.promote_types(base.dtype, torch.float32)
-            a, b = (part.to(precise) for part in adapters[name])
-            base = base.to(precise).addmm(b, a, alpha=scaling).to(base.dtype)
+            a, b = (whole(part.detach()).to(precise) for part in (layer.lora_a, layer.lora_b))
+            base = base.to(precise).addmm(b, a, alpha=layer.alpha / layer.rank).to(base.dtype)
         yield name, base
 
 
@@ -88,17 +107,9 @@ def save_adapter(decoder: Decoder, folder: Path, base: str, writes: bool = True)
     tensors = _hugging_face(decoder)
     if not writes:
         return
-    unfinished = folder.with_name(folder.name + ".unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    save_file(tensors, unfinished / "adapter_model.safetensors", metadata={"format": "pt"})
-    config = copy(_config(decoder))
-    config.base_model_name_or_path = base
-    config.target_modules = {part.split(".")[-1] for target in config.target_modules for part in PARTS[target]}
-    config.inference_mode = True
-    config.save_pretrained(unfinished)
-    shutil.rmtree(folder, ignore_errors=True)
-    unfinished.rename(folder)
+    with atomic_folder(folder) as unfinished:
+        save_file(tensors, unfinished / "adapter_model.safetensors", metadata={"format": "pt"})
+        (unfinished / "adapter_config.json").write_text(json.dumps(_config(decoder, base), indent=2) + "\n")
 
 
 def load_adapter(decoder: Decoder, folder: Path) -> None:
@@ -119,10 +130,9 @@ def _read(decoder: Decoder, folder: Path) -> dict[str, Tensor]:
     for file in ("adapter_config.json", "adapter_model.safetensors"):
         if not (folder / file).is_file():
             raise ConfigError(f"{folder} has no {file}; give the folder of a peft adapter")
-    ours, theirs = _config(decoder), json.loads((folder / "adapter_config.json").read_text())
-    same = {"peft_type": "LORA", "r": ours.r, "lora_alpha": ours.lora_alpha, "use_rslora": False, "alpha_pattern": {}}
-    for key, want in same.items():
-        if (has := theirs.get(key, want)) != want:
+    ours, theirs = _config(decoder, ""), json.loads((folder / "adapter_config.json").read_text())
+    for key in ("peft_type", "r", "lora_alpha", "use_rslora", "alpha_pattern"):
+        if (has := theirs.get(key, want := ours[key])) != want:
             raise ConfigError(f"{folder}: {key} is {has} there and {want} in this run; make them equal")
     tensors = load_file(folder / "adapter_model.safetensors")
     found, wanted = ({(name, *t.shape) for name, t in d.items()} for d in (tensors, _hugging_face(decoder)))
@@ -148,12 +158,34 @@ def _places(name: str) -> list[str]:
 
 
 def _adapted(decoder: Decoder) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Each adapted layer's plain name, A and B."""
-    for name, module in decoder.named_modules():
-        if isinstance(module, LoraLayer):
-            a, b = (whole(lora[_ADAPTER].weight.detach()) for lora in (module.lora_A, module.lora_B))
-            yield name, a, b
+    """Each adapted layer's name, A and B."""
+    for name, layer in _layers(decoder):
+        yield name, whole(layer.lora_a.detach()), whole(layer.lora_b.detach())
 
 
-def _config(decoder: Decoder) -> Any:
-    return cast(Any, decoder).peft_config[_ADAPTER]  # where peft leaves it
+def _layers(decoder: Decoder) -> Iterator[tuple[str, AdaptedLinear]]:
+    return ((name, module) for name, module in decoder.named_modules() if isinstance(module, AdaptedLinear))
+
+
+def _config(decoder: Decoder, base: str) -> dict[str, Any]:
+    """What peft, and whoever reads its adapters, asks in `adapter_config.json`."""
+    layers = dict(_layers(decoder))
+    one = next(iter(layers.values()))
+    parts = {part for name in layers for part in PARTS[name.split(".")[-1]]}
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "r": one.rank,
+        "lora_alpha": int(one.alpha) if float(one.alpha).is_integer() else one.alpha,  # peft calls it an integer
+        "lora_dropout": one.dropout,
+        "target_modules": sorted(part.split(".")[-1] for part in parts),
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "use_rslora": False,
+        "use_dora": False,
+        "rank_pattern": {},
+        "alpha_pattern": {},
+        "modules_to_save": None,
+        "inference_mode": True,
+    }

@@ -1,7 +1,7 @@
 """What a trainer needs of a GPU's memory, worked out before anything is allocated. Importable without torch."""
 
 from freerun.models.shape import Shape
-from freerun.train.config import TrainConfig
+from freerun.train.config import ResolvedTrainConfig
 
 _SPARE = 2**30
 _LOGITS = 2**28
@@ -10,7 +10,7 @@ PASS_TOKENS = 32_768
 """Tokens in a pass from which on more gain nothing."""
 
 
-def standing_bytes(shape: Shape, config: TrainConfig, publishes: bool) -> int:
+def standing_bytes(shape: Shape, config: ResolvedTrainConfig, publishes: bool) -> int:
     """Of one rank, between two passes: weights to compute with and to learn, gradient, moments; whoever `publishes` has
     two versions more for the engines."""
     size = _size(config)
@@ -23,7 +23,7 @@ def standing_bytes(shape: Shape, config: TrainConfig, publishes: bool) -> int:
     return shape.num_parameters * weights // config.ranks + published + 3 * 4 * logits + _SPARE
 
 
-def bytes_per_token(shape: Shape, config: TrainConfig) -> int:
+def bytes_per_token(shape: Shape, config: ResolvedTrainConfig) -> int:
     """What a token of a forward pass leaves for the backward pass: figures of a layer, fitted to what was measured."""
     queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     if config.recompute:
@@ -33,6 +33,6 @@ def bytes_per_token(shape: Shape, config: TrainConfig) -> int:
     return int(_size(config) * kept * shape.layers)
 
 
-def _size(config: TrainConfig) -> int:
-    """Bytes of a number that is computed with, on a GPU."""
-    return 2 if config.low_precision("cuda") else 4
+def _size(config: ResolvedTrainConfig) -> int:
+    """Bytes of a number that is computed with."""
+    return 2 if config.low_precision else 4

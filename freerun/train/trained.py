@@ -3,33 +3,35 @@
 The optimizer always owns float32 weights (or wider, if they came wider). On a CPU the module computes with those. On
 one GPU it computes in bf16, on a copy that follows them; gradients are summed in float32 as they come out of the
 backward pass. On several ranks FSDP2 does all that, and each rank owns a share. So there is one loss, to rounding.
+
+FSDP2 and the state dictionaries of checkpoints are imported where they are used: each takes torch half a second.
 """
 
 import warnings
 from collections.abc import Mapping
 from copy import deepcopy
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from freerun.core import TrainerError
 from freerun.models.decoder import Decoder
-from freerun.train.config import TrainConfig
+from freerun.train.config import ResolvedTrainConfig
+from freerun.train.lora import is_adapted, merged
 from freerun.train.models import arrange
+from freerun.train.optimizer import AdamW
 from freerun.train.ranks import Ranks, whole
 
 warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")  # of what nobody changes in place
 
 
 class Trained:
-    def __init__(self, module: nn.Module, config: TrainConfig, ranks: Ranks, lr_scale: float = 1.0) -> None:
+    def __init__(self, module: nn.Module, config: ResolvedTrainConfig, ranks: Ranks, lr_scale: float = 1.0) -> None:
         self._config, self._ranks, self._lr_scale = config, ranks, lr_scale
         weight = next(module.parameters())
-        low = config.low_precision(weight.device.type)
+        low = config.low_precision
         self._dtype = torch.bfloat16 if low else weight.dtype
         self._owner = module.train()
         self.module = self._owner
@@ -38,7 +40,7 @@ class Trained:
         elif low:
             self.module = _compute_copy(module)
         decoder = decoder_of(self.module)
-        arrange(decoder, config.compiles(weight.device.type, decoder.shape.num_parameters), config.recompute)
+        arrange(decoder, config.compile, config.recompute)
         pairs = list(zip(self._owner.parameters(), self.module.parameters(), strict=True))
         self.parameters = [mine for mine, _ in pairs if mine.requires_grad]
         """The optimizer's."""
@@ -47,7 +49,7 @@ class Trained:
         self._optimizer = _optimizer(self.parameters, config)
 
     def __call__(self, *args: Any) -> Any:
-        return _compute(self.module, *args)
+        return _compute(self.module, self._ranks, *args)
 
     def clip(self, kept_share: float = 1.0) -> float:
         """Make the gradient ready for `apply`; its norm before it was clipped. Refused if it is not finite.
@@ -81,9 +83,7 @@ class Trained:
         ranks every one has to ask, and only the first gets them."""
         decoder = decoder_of(self.module)
         tensors = ((name, whole(p.detach().to(self._dtype))) for name, p in decoder.named_parameters())
-        if hasattr(decoder, "peft_config"):
-            from freerun.train.lora import merged  # slow to import
-
+        if is_adapted(decoder):
             tensors = ((name, tensor.to(self._dtype)) for name, tensor in merged(decoder))
         return {name: tensor for name, tensor in tensors if self._ranks.is_first}
 
@@ -92,10 +92,14 @@ class Trained:
 
         An optimizer that has not stepped yet is given an empty state first: load into one, do not save one.
         """
+        from torch.distributed.checkpoint.state_dict import get_state_dict
+
         model, optimizer = get_state_dict(self._owner, self._optimizer)
         return {"model": model, "optimizer": optimizer["state"]}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
+        from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
         _, optimizer = get_state_dict(self._owner, self._optimizer)
         set_state_dict(
             self._owner,
@@ -113,13 +117,14 @@ class Frozen:
     """A module that only computes; on several ranks in shares, too."""
 
     def __init__(self, module: nn.Module, ranks: Ranks) -> None:
+        self._ranks = ranks
         self.module = module.eval().requires_grad_(False)
         if ranks.size > 1:
             _shard(module, ranks, low=False)
 
     @torch.no_grad()
     def __call__(self, *args: Any) -> Any:
-        return _compute(self.module, *args)
+        return _compute(self.module, self._ranks, *args)
 
 
 def decoder_of(module: nn.Module) -> Decoder:
@@ -158,14 +163,16 @@ def _hand_over(owner: nn.Parameter, parameter: Tensor) -> None:
     parameter.grad = None
 
 
-def _compute(module: nn.Module, *args: Any) -> Any:
+def _compute(module: nn.Module, ranks: Ranks, *args: Any) -> Any:
     result = module(*args)
-    if isinstance(module, FSDPModule) and not torch.is_grad_enabled():
-        module.reshard()  # it leaves that to a backward pass, and none will come
+    if ranks.size > 1 and not torch.is_grad_enabled():
+        cast(Any, module).reshard()  # FSDP2 leaves that to a backward pass, and none will come
     return result
 
 
 def _shard(module: nn.Module, ranks: Ranks, low: bool) -> None:
+    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
     policy = MixedPrecisionPolicy(cast_forward_inputs=False)  # the residual stream stays float32
     if low:
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
@@ -176,8 +183,8 @@ def _shard(module: nn.Module, ranks: Ranks, low: bool) -> None:
         part.set_force_sum_reduction_for_comms(True)  # gloo takes an average for a sum (pytorch #162338)
 
 
-def _optimizer(learning: list[nn.Parameter], config: TrainConfig) -> torch.optim.AdamW:
-    return torch.optim.AdamW(
+def _optimizer(learning: list[nn.Parameter], config: ResolvedTrainConfig) -> AdamW:
+    return AdamW(
         [
             {"params": [p for p in learning if p.dim() > 1], "weight_decay": config.weight_decay},
             {"params": [p for p in learning if p.dim() <= 1], "weight_decay": 0.0},

@@ -11,8 +11,9 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import torch
@@ -20,7 +21,6 @@ import zmq
 
 from freerun.core import Batch, FreerunError, Sample, TrainerError
 from freerun.core.reports import PUBLISH, StepResult, WeightsHandle
-from freerun.train.checkpoint import CheckpointWriter, load_checkpoint
 from freerun.train.config import TrainConfig
 from freerun.train.divergence import refuse_divergence
 from freerun.train.learner import Learner
@@ -28,6 +28,9 @@ from freerun.train.messages import AT_ONCE, Received, receive
 from freerun.train.protocol import Checkpoint
 from freerun.train.ranks import ALONE, Ranks
 from freerun.weights.base import Publisher
+
+if TYPE_CHECKING:
+    from freerun.train.checkpoint import CheckpointWriter
 
 
 class TrainerProcess:
@@ -53,14 +56,22 @@ class TrainerProcess:
         self._publisher = publisher
         self.ranks = ranks
         self._learner = Learner.from_folder(folder, config, temperature, seed, longest, ranks)
-        self._checkpoints = CheckpointWriter(config.keep, ranks)
+        self._keep = config.keep
         if checkpoint:
+            from freerun.train.checkpoint import load_checkpoint  # slow to import
+
             load_checkpoint(checkpoint, self._learner, ranks)
         self._learner.warm_up()
         self._asked: Any = None
         """What the last request was about. It is let go of with the next: to free a batch takes milliseconds, for which
         engines would wait if it came before the reply."""
         self.score = self._learner.score
+
+    @cached_property
+    def _checkpoints(self) -> "CheckpointWriter":
+        from freerun.train.checkpoint import CheckpointWriter  # slow to import, and not needed before the first is due
+
+        return CheckpointWriter(self._keep, self.ranks)
 
     def do(self, request: tuple[str, Any]) -> Any:
         method, self._asked = request

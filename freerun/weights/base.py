@@ -24,11 +24,11 @@ class Publisher(Protocol):
 
 class Subscriber(Protocol):
     def fetch(self, handle: WeightsHandle) -> dict[str, Tensor]:
-        """Exactly that version, or WeightsError: never a part of one, once `confirm` has said so. It is there until the
-        next."""
+        """Exactly that version, or WeightsError. Once `confirm` has agreed, it was complete; it stays until the next
+        call."""
         ...
 
     def confirm(self, handle: WeightsHandle) -> None:
-        """To be called when what was fetched has been copied to its place. WeightsError if it was another version by
-        then: it may lie in the publisher's own memory. What `fetch` has copied and checked cannot be."""
+        """Call it when what was fetched has been copied to its place. Raises WeightsError if another version has been
+        written over it meanwhile, which can happen where `fetch` returns the publisher's own memory."""
         return

@@ -1,4 +1,4 @@
-"""Weights through files: for processes that share a file system and nothing else. The slowest way, and the plainest."""
+"""Weights through files: for processes that share only a file system. The slowest way, and the simplest."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,12 +8,13 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from freerun.core import Version, WeightsError
+from freerun.core.files import write_atomically
 from freerun.core.reports import WeightsHandle
 from freerun.weights.base import Subscriber
 
 
 class FilePublisher:
-    """Each version is a safetensors file that appears whole; the two newest are kept."""
+    """Each version is a safetensors file that appears complete; the two newest are kept."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -25,9 +26,7 @@ class FilePublisher:
             raise WeightsError(f"versions only go up: {version} cannot follow {self._version}")
         content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
         path = self._folder / f"version-{version}.safetensors"
-        unfinished = path.with_suffix(".unfinished")
-        unfinished.write_bytes(content)
-        unfinished.rename(path)
+        write_atomically(path, content)
         self._kept.append(path)
         while len(self._kept) > 2:
             self._kept.pop(0).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Weights by CUDA IPC: for processes on the GPUs of one machine. What travels is where tensors lie, not the tensors.
+"""Weights by CUDA IPC: for processes on the GPUs of one machine. What is sent is where tensors are, not the tensors.
 
 A subscriber on the publisher's GPU is given them where they are; one on another GPU, which must see the publisher's
 too, copies them across.
@@ -41,8 +41,8 @@ class _Place:
 
 
 class Flat:
-    """A version's tensors in one stretch of memory: to hand it over is one copy, and not one for each tensor, between
-    which a busy process would wait for its other threads."""
+    """A version's tensors in one block of memory: it is copied at once, and not tensor by tensor, between which a busy
+    process would wait for its other threads."""
 
     def __init__(self, layout: dict[str, _Place], memory: Tensor) -> None:
         self.layout = layout

@@ -1,4 +1,4 @@
-"""How a trainer hands its versions on: by the way that suits where its weights lie."""
+"""The way in which a trainer publishes its versions, which depends on the device its weights are on."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from freerun.weights.base import Publisher
 
 
 def publisher_for(device: str, folder: Path) -> Publisher:
-    """`folder` is in shared memory, and seen by the engines. On a GPU the weights never leave it."""
+    """`folder` is in shared memory, and visible to the engines. Weights on a GPU never leave it."""
     if device == "cuda":
         from freerun.weights.ipc import IpcPublisher
 

@@ -2,7 +2,7 @@
 
 Two slots, each a file in a memory-backed folder, written in turn, so a version stays readable while the next one is
 being written. A slot's header names its version and checksum only while its payload is complete; a reader copies,
-checks the copy against the checksum, and so never sees half a version, whoever dies when.
+checks the copy against the checksum, and so never sees half a version, whichever process dies when.
 
     slot file:  magic | version | checksum | manifest length | payload length | manifest (JSON) | payload
 """
@@ -68,7 +68,7 @@ class ShmPublisher:
 
 
 def _reserve(file: int, size: int, folder: Path) -> None:
-    """Now, or the first byte beyond what memory there is would kill the process."""
+    """Allocate it now: otherwise writing beyond the memory that there is would kill the process."""
     try:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(file, 0, size)

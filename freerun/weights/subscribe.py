@@ -1,4 +1,4 @@
-"""Whatever way a version comes, the handle says which."""
+"""Fetches a version in whichever way its handle names."""
 
 from collections.abc import Callable, Collection
 
@@ -9,8 +9,8 @@ from freerun.core.reports import WeightsHandle
 from freerun.weights.base import Subscriber
 
 PLAIN = ("shm", "files")
-"""Ways whose handles are names of files. CUDA IPC's is a pickle, which whoever sends it makes do what he likes: it is
-taken from the run's own controller alone."""
+"""Ways whose handles are names of files. CUDA IPC's handle is a pickle, which can run any code that its sender
+likes: it is accepted from the run's own controller only."""
 
 
 class AnySubscriber(Subscriber):

@@ -8,7 +8,7 @@ import pytest
 from freerun.bench.suites import bench_suites, read_suite
 from freerun.core import DataError
 
-ANSWERS = Path(__file__).parent.parent / "rewards" / "math_answers.jsonl"
+ANSWERS = Path(__file__).parent.parent / "rewards" / "math" / "math_answers.jsonl"
 
 
 async def test_no_worse_than_math_verify_in_either_direction(

@@ -43,7 +43,8 @@ def broken(task, text):
         ("data.max_prompt_tokens=1", "max_prompt_tokens"),
         ("rollout.group_size=1", "raise rollout.group_size"),
         ("control.groups_per_step=361", "has only 360 tasks"),
-        ("rollout.max_new_tokens=9000", "engine.cache_tokens"),
+        ("rollout.max_new_tokens=9000", "exceeds the model's 8192 positions"),
+        ("engine.cache_tokens=16", "engine.cache_tokens is 16, too few"),
         ("reward.judge={tmp}/none.py:f", "none.py"),
         ("reward.judge={tmp}/rewards.py:brokn", "broken"),
         ("reward.judge=exakt", "exact"),
@@ -84,7 +85,7 @@ def test_a_dry_run_prints_the_plan_and_starts_nothing(
 ) -> None:
     code, plan = freerun("train", run_yaml, "--dry-run", "train.ranks=2", monkeypatch=monkeypatch, capsys=capsys)
     assert code == 0
-    assert "trainer: 2 ranks of 1 thread(s)" in plan
+    assert "trainer: 2 ranks of 1 thread(s), " in plan
     assert "8 groups × 8 samples = 64 samples a step" in plan
     assert "(η + 1) · B = 320 samples" in plan
     assert not (run_yaml.parent / "runs").exists()

@@ -76,7 +76,7 @@ def test_hangs_crashes_and_errors_are_rows_of_the_table(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     shown = table(done.stdout)
     assert shown["timeout"] == ["1", "20.0%", "rows:0: no verdict after 0.4 s: killed"]
-    assert shown["crash"] == ["1", "20.0%", "rows:1: the reward worker died: exit code 3"]
+    assert shown["crash"] == ["1", "20.0%", "rows:1: the reward worker ended with code 3"]
     assert shown["error"][2].startswith("rows:2: ValueError: no")
     assert shown["14"][0] == shown["15"][0] == "1"
     assert "mean reward 14.5 of 2 judged" in done.stdout
@@ -117,7 +117,7 @@ def test_many_different_rewards_are_binned(tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (["--reward", "mth", "rows.jsonl"], 'there is no judge "mth"'),
-        (["--reward", "math", "row.jsonl"], 'there is no row.jsonl (from {tmp}); did you mean "rows.jsonl"?'),
+        (["--reward", "math", "row.jsonl"], "there is no row.jsonl (from {tmp}); did you mean rows.jsonl?"),
         (["--reward", "[math", "rows.jsonl"], "--reward '[math' is not YAML"),
         (["--reward", "none.yaml", "rows.jsonl"], "there is no file none.yaml"),
         (["--reward", "bad.yaml", "rows.jsonl"], "unknown key reward.worker; did you mean reward.workers?"),

@@ -54,7 +54,6 @@ def test_dump_reads_back_and_says_where_values_came_from(tmp_path: Path) -> None
         ("train.minibatches=100000", "a batch has only"),
         ("evaluate.every=5", "add held_out.source"),
         ("sft.until=0.5", "add held_out.source"),
-        ("engine.cache_tokens=100", "too few for one longest prompt and answer"),
         ("name=a/b", "name:"),
         ("oops", "KEY=VALUE"),
         ("reward.judge=[math", "'reward.judge=[math': the value is not YAML; quote it"),

@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 
 from freerun.control.config import ControlConfig
 from freerun.control.controller import Run, train
-from freerun.control.dealer import Dealer
-from freerun.control.ledger import MemoryLedger
 from freerun.control.solved import SolvedTasks
-from freerun.control.state import ControlState
+from freerun.control.task_queue import TaskQueue
 from freerun.control.waiting import together
-from freerun.core import Batch, EngineError, FreerunError, Group, Released, Sample, Task
+from freerun.core import Batch, DropReason, EngineError, FreerunError, Sample, Task
+from freerun.core.groups import GroupEvent, Stage
 from freerun.core.nouns import NOT_SAMPLED
+from freerun.core.observer import Observer, Observers
 from freerun.core.reports import StepResult, UpdateReport, WeightsHandle
+from freerun.core.state import RunState
 from freerun.data.stream import TaskStream
 from freerun.engines.base import Sampling
 from freerun.engines.scripted import Script, ScriptedEngine
@@ -30,8 +31,8 @@ from tests.fakeclock import run_fast
 
 
 @dataclass
-class World:
-    """A whole run's parts, scripted from one seed. It may begin where another one left off."""
+class World(Observer):
+    """Everything a run needs, scripted from one seed. It may begin where another one left off."""
 
     seed: int
     steps: int = 6
@@ -46,13 +47,13 @@ class World:
     update_s: float = 0.0
     num_tasks: int | None = None
     num_engines: int = 1
-    engine: type[ScriptedEngine] = ScriptedEngine
+    engine_type: type[ScriptedEngine] = ScriptedEngine
     max_running: int = 1000
     rest_solved: int = 0
     judges: int = 1000
     """Answers judged at the same time."""
     waiting: int = 0
-    begins: ControlState = field(default_factory=ControlState)
+    begins: RunState = field(default_factory=RunState)
     run: Run = field(init=False)
     batches: list[Batch] = field(default_factory=list)
     masked: int = 0
@@ -61,7 +62,7 @@ class World:
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
         self.trainer = ScriptedTrainer(self)
-        self.ledger = FormulaLedger(self)
+        self.events: list[GroupEvent] = []
         self._judges = asyncio.Semaphore(self.judges)
 
     async def go(self) -> "World":
@@ -74,25 +75,23 @@ class World:
             give_up_after=500,
             patience_s=10_000.0,
         )
-        self.engines = [self.engine(self._script, (i + 1) * self.update_s) for i in range(self.num_engines)]
+        self.engines = [self.engine_type(self._script, (i + 1) * self.update_s) for i in range(self.num_engines)]
         for engine in self.engines:
             engine.version = self.begins.version
         rollout = SingleTurn(Letters(), Sampling(max_new_tokens=64), self.group_size)
         self.run = Run(
             config, self.group_size, self.seed, self._tasks(), rollout, self, list(self.engines), self.trainer,
-            self.ledger, self, max_running=self.max_running, begins=self.begins, on_settle=[self.settled],
+            Observers([self]), self.begins, self.max_running,
         )  # fmt: skip
         await train(self.run)
         return self
 
-    def _tasks(self) -> Dealer:
+    def _tasks(self) -> TaskQueue:
         """One epoch of `num_tasks`, or endless ones."""
         tasks = [Task(f"task-{index}", "?", [index % 5, 1]) for index in range(self.num_tasks or 10)]
         stream = TaskStream(tasks, seed=self.seed, shuffle=False, epochs=1 if self.num_tasks else None)
         stream.seek(self.begins.position)
-        return Dealer(stream, self.begins.owed, SolvedTasks(self.rest_solved, resting=self.begins.resting))
-
-    async def settled(self, state: ControlState) -> None: ...
+        return TaskQueue(stream, self.begins.owed, SolvedTasks(self.rest_solved, resting=self.begins.resting))
 
     def _script(self, prompt: list[int], seed: int, index: int) -> Script:
         dice = random.Random(f"{self.seed}/{seed}/{index}")
@@ -115,37 +114,33 @@ class World:
             self.waiting -= 1
             return await self.judge(task, text)
 
-    def doing(self, process: str, what: str) -> None: ...
-    def judged(self, group: Group) -> None: ...
     def note(self, text: str) -> None:
         assert "still waiting" not in text, f"stuck: {text}"
         self.notes.append(text)
 
-    def learns(self, batch: Batch, masked_tokens: int) -> None:
+    def learning(self, batch: Batch, masked_tokens: int) -> None:
         self.masked += masked_tokens
-
-    def stepped(self, result: StepResult) -> None: ...
 
     def updated(self, updates: list[UpdateReport]) -> None:
         assert {update.version for update in updates} == {self.run.version}
 
+    def group(self, event: GroupEvent) -> None:
+        """Evaluates the paper's formula, independently, at every admission."""
+        self.events.append(event)
+        if event.stage is not Stage.ADMITTED:
+            return
+        alive = set(self.groups_at(Stage.ADMITTED)) - set(self.groups_at(Stage.DROPPED))
+        batch = self.groups_per_step * self.group_size
+        submitted = len(alive) * self.group_size + self.begins.version * batch
+        assert (submitted - 1) // batch <= event.version + self.max_staleness, "the formula is violated"
+        assert event.version <= min(engine.version for engine in self.engines), "admitted at a version nobody has yet"
 
-class FormulaLedger(MemoryLedger):
-    """Evaluates the paper's formula, independently, at every admission."""
+    def groups_at(self, stage: Stage) -> list[int]:
+        return [event.group for event in self.events if event.stage is stage]
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world.begins.tally)
-        self._world = world
-
-    def admitted(self, group: int, task: str, samples: int, version: int) -> None:
-        super().admitted(group, task, samples, version)
-        world = self._world
-        alive = {e.group for e in self.entries if e.what == "admitted"}
-        alive -= {e.group for e in self.entries if e.what == "dropped"}
-        batch = world.groups_per_step * world.group_size
-        submitted = len(alive) * world.group_size + world.begins.version * batch
-        assert (submitted - 1) // batch <= version + world.max_staleness, "the formula is violated"
-        assert version <= min(engine.version for engine in world.engines), "admitted at a version nobody has yet"
+    @property
+    def drops(self) -> Counter[DropReason]:
+        return Counter(event.reason for event in self.events if event.reason)
 
 
 class Letters:
@@ -194,19 +189,18 @@ class ScriptedTrainer:
         raise AssertionError
 
 
-def audit(world: World) -> Counter[str]:
-    """Every admitted group ended once, trained or dropped; what the ledger says is what the trainer saw."""
-    entries = world.ledger.entries
-    admitted = [e.group for e in entries if e.what == "admitted"]
-    ended = Counter(e.group for e in entries if e.what in ("trained", "dropped"))
+def audit(world: World) -> Counter[Stage]:
+    """Every admitted group ended once, trained or dropped; what the book says is what the trainer saw."""
+    admitted = world.groups_at(Stage.ADMITTED)
+    ended = Counter(event.group for event in world.events if event.stage.is_end)
     assert len(set(admitted)) == len(admitted)
-    assert ended == Counter(admitted), "a ticket leaked or came back twice"
+    assert ended == Counter(admitted), "a group was lost, or ended twice"
     trained = [group.id for batch in world.batches for group in batch.groups]
     assert len(set(trained)) == len(trained), "a group was trained on twice"
-    assert trained == [e.group for e in entries if e.what == "trained"]
-    assert world.run.admission.outstanding == []
+    assert trained == world.groups_at(Stage.TRAINED)
+    assert world.run.book.open == []
     assert all(engine.running == 0 for engine in world.engines), "a sample still runs"
-    return Counter(e.what for e in entries)
+    return Counter(event.stage for event in world.events)
 
 
 worlds = st.builds(
@@ -240,7 +234,7 @@ def test_promises_hold(world: World) -> None:
     assert all(len(batch.groups) == world.groups_per_step for batch in world.batches)
     assert [batch.version for batch in world.batches] == list(range(world.steps))
     if world.when_stale == "wait":
-        assert world.ledger.drops[Released.TOO_STALE] == 0
+        assert world.drops[DropReason.TOO_STALE] == 0
         assert world.masked == 0
 
 
@@ -252,10 +246,10 @@ def test_data_that_ends_is_used_up(
     world = World(seed, steps=100, max_staleness=max_staleness, when_stale=when_stale, num_tasks=num_tasks)
     run_fast(asyncio.wait_for(world.go(), 1e6))
     counts = audit(world)
-    assert counts["admitted"] == num_tasks
-    assert counts["trained"] + counts["dropped"] == num_tasks
+    assert counts[Stage.ADMITTED] == num_tasks
+    assert counts[Stage.TRAINED] + counts[Stage.DROPPED] == num_tasks
     if when_stale == "wait":
-        assert counts["trained"] == num_tasks
+        assert counts[Stage.TRAINED] == num_tasks
 
 
 @settings(max_examples=40, deadline=None)
@@ -337,10 +331,10 @@ def test_an_engine_that_cannot_take_a_version_ends_the_run_at_once() -> None:
             raise EngineError("no room for the weights")
 
     world = World(3, max_staleness=4, step_s=1000.0)
-    world.engine = Refusing
+    world.engine_type = Refusing
     with pytest.raises(EngineError, match="no room for the weights"):
         run_fast(world.go())
-    assert world.run.admission.outstanding == []
+    assert world.run.book.open == []
     assert len(world.batches) == 2, "the next step had begun, and was not waited for"
 
 
@@ -361,7 +355,7 @@ def test_a_policy_that_has_learned_all_ends_the_run() -> None:
     run_fast(world.go())
     counts = audit(world)
     assert 3 <= len(world.batches) < 10
-    assert counts["dropped"] < 1000
+    assert counts[Stage.DROPPED] < 1000
     (note,) = world.notes
     assert "equal rewards each (the last one: 1): there is nothing left to learn" in note
 
@@ -378,7 +372,7 @@ def test_rare_signal_is_no_reason_to_end() -> None:
     world = Rare(1, steps=3, drop_no_signal=True, num_tasks=4000)
     run_fast(world.go())
     assert len(world.batches) == 3
-    assert max(Counter(world.ledger.drops).values()) > 1000
+    assert max(world.drops.values()) > 1000
 
 
 def test_failures_in_a_row_stop_the_run() -> None:
@@ -399,7 +393,7 @@ def test_an_unexpected_failure_ends_the_run_with_its_cause() -> None:
     audit(world)
 
 
-def test_cancelling_returns_every_ticket() -> None:
+def test_cancelling_ends_every_group() -> None:
     world = World(5, steps=1000)
 
     async def cancelled() -> None:
@@ -408,5 +402,5 @@ def test_cancelling_returns_every_ticket() -> None:
 
     run_fast(cancelled())
     counts = audit(world)
-    assert counts["trained"] > 0
-    assert world.ledger.drops[Released.RUN_ENDED] > 0
+    assert counts[Stage.TRAINED] > 0
+    assert world.drops[DropReason.RUN_ENDED] > 0

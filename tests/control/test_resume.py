@@ -11,12 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from freerun.control.dealer import Dealer
-from freerun.control.state import ControlState, read_state
+from freerun.control.groups import GroupBook
+from freerun.control.state import read_state
+from freerun.control.task_queue import TaskQueue
 from freerun.control.waiting import unbroken
-from freerun.core import Batch, ConfigError, Released, RewardError, Task
+from freerun.core import Batch, ConfigError, DropReason, RewardError, Task
+from freerun.core.groups import Position, Stage
 from freerun.core.reports import StepResult
-from freerun.data.stream import Position, TaskStream
+from freerun.core.state import RunState
+from freerun.data.stream import TaskStream
 from freerun.rewards.base import Verdict
 from tests.control.test_promises import ScriptedTrainer, World, audit
 from tests.fakeclock import run_fast
@@ -37,15 +40,14 @@ class Crashing(World):
         super().__post_init__()
         self.kept = (self.begins.to_json(), self.before)
 
-    async def settled(self, state: ControlState) -> None:
+    async def settled(self, state: RunState) -> None:
         if state.version % self.save_every == 0:
             self.kept = (state.to_json(), self.ended)
 
     @property
     def ended(self) -> Ended:
-        tasks = {e.group: e.detail for e in self.ledger.entries if e.what == "admitted"}
-        ends = [e for e in self.ledger.entries if e.what == "trained" or e.what == "dropped"]
-        return self.before + [(tasks[e.group], e.detail or e.what) for e in ends if e.detail != Released.RUN_ENDED]
+        ends = [e for e in self.events if e.stage.is_end and e.reason is not DropReason.RUN_ENDED]
+        return self.before + [(e.task, e.reason or e.stage) for e in ends]
 
     async def crashes(self, after_s: float) -> tuple[str, Ended] | None:
         """What the crash leaves on the disk; None when the run was over before."""
@@ -60,7 +62,7 @@ class Crashing(World):
         return kept
 
 
-def state_of(text: str) -> ControlState:
+def state_of(text: str) -> RunState:
     with TemporaryDirectory() as folder:
         file = Path(folder) / "control.json"
         file.write_text(text)
@@ -86,13 +88,13 @@ def test_every_task_ends_once_across_crashes_and_the_bound_holds(
 ) -> None:  # fmt: skip
     """The trainer of each world asserts the bound, its ledger the formula. A resumed run may have other batch sizes."""
 
-    def world(begins: ControlState, before: Ended, groups_per_step: int) -> Crashing:
+    def world(begins: RunState, before: Ended, groups_per_step: int) -> Crashing:
         return Crashing(
             seed, 1000, groups_per_step, 2, max_staleness, when_stale, drop_no_signal, failure_rate,
             judge_failure_rate, num_tasks=num_tasks, begins=begins, save_every=save_every, before=before,
         )  # fmt: skip
 
-    now = world(ControlState(), [], sizes.pop())
+    now = world(RunState(), [], sizes.pop())
     for after_s in crashes:
         left = run_fast(now.crashes(after_s))
         if left is None:
@@ -102,11 +104,12 @@ def test_every_task_ends_once_across_crashes_and_the_bound_holds(
         run_fast(now.go())
     audit(now)
     owed = [f"task-{place.index}" for place in now.begins.owed]
-    admitted = [entry.detail for entry in now.ledger.entries if entry.what == "admitted"]
+    admitted = [event.task for event in now.events if event.stage is Stage.ADMITTED]
     assert admitted[: len(owed)] == owed, "what was cut off comes first"
     assert Counter(task for task, _ in now.ended) == Counter(f"task-{i}" for i in range(num_tasks))
-    tally = now.ledger.tally
-    assert Counter(how for _, how in now.ended) == Counter({"trained": tally.trained} | dict(tally.dropped))
+    tally = now.run.book.tally
+    dropped = {reason.value: count for reason, count in tally.dropped.items() if reason is not DropReason.RUN_ENDED}
+    assert Counter(how for _, how in now.ended) == Counter({"trained": tally.trained} | dropped)
     if when_stale == "wait" and not (failure_rate or judge_failure_rate or drop_no_signal):
         assert tally.trained == num_tasks
 
@@ -157,21 +160,27 @@ def test_a_step_that_takes_too_long_is_given_up() -> None:
     assert run_fast(cancelled()) == pytest.approx(101.0)
 
 
-def test_the_dealer_owes_what_is_out_in_hand_or_to_be_dealt_again() -> None:
+def test_what_was_dealt_and_has_not_ended_is_owed() -> None:
     stream = TaskStream([Task(str(i), "", []) for i in range(3)], seed=0, shuffle=False, epochs=2)
     stream.seek(Position(1, 1))
-    dealer = Dealer(stream, [Position(0, 2), Position(1, 0)])
-    assert next(dealer).id == "2"
-    dealer.dealt(7)
-    assert next(dealer).id == "0"
-    assert dealer.owed == [Position(0, 2), Position(1, 0)]
-    dealer.dealt(8)
-    assert next(dealer).id == "1"
-    dealer.done(7)
-    assert dealer.owed == [Position(1, 0), Position(1, 1)]
-    assert dealer.position == Position(1, 2)
-    dealer.dealt(9)
-    assert [task.id for task in dealer] == ["2"]
+    tasks, book = TaskQueue(stream, [Position(0, 2), Position(1, 0)]), GroupBook(next_group=7)
+
+    def deal() -> str:
+        position, task = next(tasks)
+        book.deal(position, task, samples=2)
+        return task.id
+
+    assert deal() == "2"
+    book.admitted(7, version=0)
+    assert deal() == "0"
+    assert book.owed + tasks.owed == [Position(0, 2), Position(1, 0)]
+    assert book.next_group == 8, "the one that was only dealt is dealt again as the same group"
+    book.admitted(8, version=0)
+    assert deal() == "1"
+    book.drop(7, DropReason.ROLLOUT_FAILED, version=0)
+    assert book.owed + tasks.owed == [Position(1, 0), Position(1, 1)]
+    assert tasks.position == Position(1, 2)
+    assert [task.id for _, task in tasks] == ["2"]
 
 
 def test_a_state_that_cannot_be_read_says_so(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 import datetime
 import gzip
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ def test_folder_of_splits_saved_by_datasets(tmp_path: Path) -> None:
     test = datasets.Dataset.from_list(ROWS[1:])
     datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS), "test": test}).save_to_disk(tmp_path / "both")
     assert rows_of(tmp_path / "both", split="test") == ROWS[1:]
-    assert 'its splits are "train", "test"; did you mean "test"?' in message_of(tmp_path / "both", split="tests")
+    assert 'its splits are "train", "test"; did you mean test?' in message_of(tmp_path / "both", split="tests")
 
 
 def test_folder_of_files_is_split_by_their_names(tmp_path: Path, jsonl: Jsonl) -> None:
@@ -85,7 +86,7 @@ def test_subset_is_a_folder(tmp_path: Path, jsonl: Jsonl) -> None:
     jsonl(ROWS[0], name="set/easy/train.jsonl")
     jsonl(ROWS[1], name="set/hard/train.jsonl")
     assert rows_of(tmp_path / "set", subset="hard") == ROWS[1:]
-    assert 'did you mean "hard"?' in message_of(tmp_path / "set", subset="hart")
+    assert "did you mean hard?" in message_of(tmp_path / "set", subset="hart")
     assert "no meaning for the single file" in message_of(tmp_path / "set/easy/train.jsonl", subset="easy")
 
 
@@ -103,7 +104,7 @@ def test_several_datasets_in_a_folder_are_not_mixed(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_names_its_neighbour(jsonl: Jsonl) -> None:
-    assert 'did you mean "tasks.jsonl"?' in message_of(jsonl(*ROWS).replace("tasks", "task"))
+    assert "did you mean tasks.jsonl?" in message_of(jsonl(*ROWS).replace("tasks", "task"))
 
 
 def test_bad_json_names_file_and_line(tmp_path: Path) -> None:
@@ -147,8 +148,8 @@ def test_reasoning_gym_entries_are_whole_and_repeatable() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("chain_sums", {}, 'no dataset "chain_sums"; did you mean "chain_sum"?'),
-        ("chain_sum", {"min_term": 2}, 'no option "min_term"; did you mean "min_terms"?'),
+        ("chain_sums", {}, 'no dataset "chain_sums"; did you mean chain_sum?'),
+        ("chain_sum", {"min_term": 2}, 'no option "min_term"; did you mean min_terms?'),
         ("chain_sum", {"size": 2}, "set limit instead of options.size"),
         ("chain_sum", {"min_terms": 9, "max_terms": 2}, "refuses its options"),
         ("chain_sum", {"min_terms": "two"}, "refuses its options"),
@@ -189,3 +190,22 @@ def test_hub_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets, "load_dataset", load)
     source = read_source(DataConfig(source="hub:org/name", subset="main", split="test", limit=1))
     assert (source.stem, source.rows) == ("name", ROWS[:1])
+
+
+def test_a_library_that_is_missing_is_named_with_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved")
+    pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "x.parquet")
+    for name in ("datasets", "pyarrow", "pyarrow.parquet", "reasoning_gym", "verifiers.v1"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for source, library, extra in (
+        ("hub:openai/gsm8k", "datasets", "datasets"),
+        (tmp_path / "saved", "datasets", "datasets"),
+        (tmp_path / "x.parquet", "pyarrow", "datasets"),
+        ("reasoning-gym:chain_sum", "reasoning-gym", "reasoning-gym"),
+        ("verifiers:gsm8k", "verifiers", "verifiers"),
+    ):
+        message = message_of(source)
+        assert library in message
+        assert message.endswith(f"is not installed: pip install 'freerun[{extra}]'")

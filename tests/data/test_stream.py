@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freerun.core import DataError, Task
-from freerun.data.stream import Position, TaskStream
+from freerun.core.groups import Position
+from freerun.data.stream import TaskStream
 
 counts = st.integers(1, 30)
 seeds = st.integers(0, 2**40)

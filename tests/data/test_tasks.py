@@ -86,7 +86,7 @@ def test_a_missing_prompt_names_the_keys_and_the_nearest(jsonl: Jsonl, plain: An
     config = DataConfig(source=jsonl({"promt": "1", "answer": "2"}))
     assert message_of(config, plain) == (
         'task tasks:0 has no "prompt"; its keys are "promt", "answer": '
-        'set prompt_key to one of them; did you mean "promt"?'
+        "set prompt_key to one of them; did you mean promt?"
     )
 
 
@@ -96,7 +96,7 @@ def test_an_answer_is_optional_unless_asked_for(jsonl: Jsonl, plain: Any) -> Non
     every_key_given = DataConfig.model_validate(DataConfig(source=source).model_dump())  # as in a run's own config.yaml
     assert load_tasks(every_key_given, plain)[0].answer is None
     assert "set answer_key to one of them" in message_of(DataConfig(source=source), plain, needs_answer=True)
-    assert 'did you mean "solution"?' in message_of(DataConfig(source=source, answer_key="solutions"), plain)
+    assert "did you mean solution?" in message_of(DataConfig(source=source, answer_key="solutions"), plain)
     assert load_tasks(DataConfig(source=source, answer_key="solution"), plain, needs_answer=True)[0].answer == "2"
     empty = DataConfig(source=jsonl({"prompt": "1", "answer": None}))
     assert "task tasks:0 has no answer to learn from" in message_of(empty, plain, needs_answer=True)

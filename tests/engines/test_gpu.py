@@ -23,7 +23,7 @@ if not torch.cuda.is_available():
 from freerun.engines.embedded import fused
 from freerun.engines.embedded.fused import DecodeAttention, DeviceCache, FusedDecoder, PrefillAttention, tile_tokens
 from freerun.engines.embedded.gpu import Slots
-from freerun.engines.embedded.prefill_layout import Reading, Room
+from freerun.engines.embedded.prefill_layout import PrefillBatch, PrefillCapacity
 from freerun.engines.embedded.sampler import truncated
 from freerun.engines.embedded.sequence import Chunk
 
@@ -107,11 +107,11 @@ def attended(q: torch.Tensor, cache: DeviceCache, table: torch.Tensor, position:
     return torch.einsum("hn,nhd->hd", weights, v)
 
 
-def reading_of(cache: DeviceCache, tables: torch.Tensor, starts: list[int], counts: list[int]) -> Reading:
+def reading_of(cache: DeviceCache, tables: torch.Tensor, starts: list[int], counts: list[int]) -> PrefillBatch:
     """So many tokens of each row, from there on. What they are does not matter to attention."""
     rows = zip(starts, counts, tables.tolist(), strict=True)
     chunks = [Chunk([0] * count, start, table) for start, count, table in rows]
-    return Reading(Room.just_for(chunks, tile_tokens(cache.shape)), idle_block=0, chunks=chunks)
+    return PrefillBatch(PrefillCapacity.just_for(chunks, tile_tokens(cache.shape)), idle_block=0, chunks=chunks)
 
 
 def off(got: torch.Tensor, expected: torch.Tensor) -> float:

@@ -24,18 +24,18 @@ class OnAGpu:
 def tokens(monkeypatch: pytest.MonkeyPatch, free: float, total: float, ours: float, **config: object) -> int:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (int(free * GB), int(total * GB)))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: int(ours * GB))
-    return memory.cache_tokens(OnAGpu(), EngineConfig.model_validate(config))  # type: ignore[arg-type]
+    return memory.cache_tokens(OnAGpu(), EngineConfig.model_validate(config).on("cuda"))  # type: ignore[arg-type]
 
 
 def test_a_cpu_has_a_plain_default() -> None:
-    assert memory.cache_tokens(tiny_decoder(), EngineConfig()) == 65_536
-    assert memory.cache_tokens(tiny_decoder(), EngineConfig(cache_tokens=100)) == 100
+    assert memory.cache_tokens(tiny_decoder(), EngineConfig().on("cpu")) == 65_536
+    assert memory.cache_tokens(tiny_decoder(), EngineConfig(cache_tokens=100).on("cpu")) == 100
 
 
 def test_a_gpu_gives_its_share_less_weights_and_work(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = tokens(monkeypatch, free=76, total=80, ours=3)
     shape = OnAGpu().shape
-    work = memory.working_bytes(shape, 2, EngineConfig())
+    work = memory.working_bytes(shape, 2, EngineConfig().on("cuda"))
     assert alone == (int(0.9 * 80 * GB) - 3 * GB - work) // memory.bytes_per_token(shape, 2)
     assert tokens(monkeypatch, free=76, total=80, ours=3, memory_share=0.45) < 0.5 * alone
     beside_others = tokens(monkeypatch, free=20, total=80, ours=3)

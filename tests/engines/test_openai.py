@@ -24,9 +24,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from freerun.commands.serve import engine_config
+from freerun.config.load import load_section
 from freerun.core import ConfigError, FinishReason
 from freerun.engines.base import Sampling
+from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.openai.answers import CompletionFormat, Reply
 from freerun.engines.embedded.openai.requests import CompletionBody, StreamOptions
 from freerun.engines.embedded.openai.routes import Answers, stream_of
@@ -395,8 +396,16 @@ def test_the_schema_says_what_every_route_takes(served: Served) -> None:
         assert content["application/json"]["schema"] == {"$ref": f"#/components/schemas/{name}"}
         assert field in parts[name]["required"]
     assert [p["name"] for p in schema["paths"]["/pause"]["post"]["parameters"]] == ["mode"]
+    assert [p["name"] for p in schema["paths"]["/v1/models/{name}"]["get"]["parameters"]] == ["name"]
+    assert set(schema["paths"]) == {
+        *("/inference/v1/generate", "/update_weights", "/pause", "/resume", "/is_paused", "/stats", "/metrics"),
+        *("/health", "/v1/models", "/v1/models/{name}", "/v1/completions", "/v1/chat/completions"),
+    }
     for reference in re.findall(r'"#/components/schemas/(\w+)"', json.dumps(schema)):
         assert reference in parts
+    status, page = served.call("GET", "/docs")
+    assert status == 200
+    assert "/openapi.json" in page
 
 
 def test_a_bad_command_is_one_line(tmp_path: Path) -> None:
@@ -411,7 +420,7 @@ def test_a_bad_command_is_one_line(tmp_path: Path) -> None:
         ("engine.max_running=0", "engine.max_running"),
     ):
         with pytest.raises(ConfigError, match=says):
-            engine_config([override])
+            load_section("engine", EngineConfig, overrides=[override])
 
 
 def deaf_client(served: Served) -> socket.socket:

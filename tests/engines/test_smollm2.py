@@ -25,9 +25,7 @@ from freerun.models.decoder import Decoder
 from freerun.models.tokenizer import load_tokenizer
 
 FOLDER = os.environ.get("FREERUN_SMOLLM2", "")
-MAKE_IT = (
-    "FREERUN_SMOLLM2 names no folder: `python examples/smollm2.py models/smollm2` makes one, set it to models/smollm2"
-)
+MAKE_IT = "needs SmolLM2 in FREERUN_SMOLLM2: python examples/smollm2.py models/smollm2"
 NEW_TOKENS = 24
 SWAP_EVERY = 7
 """Steps between two versions."""

@@ -1,4 +1,4 @@
-"""The MPS daemon's keeper, with a stand-in for the daemon: what is tested is who ends when. The daemon itself is in
+"""The MPS daemon's supervisor, with a stand-in for the daemon: what is tested is who ends when. The daemon itself is in
 tests/run/test_one_gpu.py."""
 
 import asyncio
@@ -13,16 +13,17 @@ import pytest
 
 from freerun.machine.mps import Mps, MpsRefused, running_daemons, use_the_gpu
 
-KEEPER = """
+SUPERVISOR = """
 import sys
 from pathlib import Path
 from freerun.machine import mps
-mps._try = lambda *_: mps.READY
-mps.keep(Path(sys.argv[1]))
+mps._END_S = 0.2
+mps._failure = lambda *_: None
+mps.supervise(Path(sys.argv[1]))
 """
 PARENT = """
 import subprocess, sys, time
-keeper = subprocess.Popen([sys.executable, "-c", sys.argv[2], sys.argv[1]], stdin=subprocess.PIPE)
+supervisor = subprocess.Popen([sys.executable, "-c", sys.argv[2], sys.argv[1]], stdin=subprocess.PIPE)
 time.sleep(1000)
 """
 
@@ -47,8 +48,7 @@ def until(says: bool, folder: Path) -> None:
 
 
 def test_the_daemon_ends_with_the_run_even_by_kill_9(daemon: Path) -> None:
-    keeper = KEEPER.replace("mps._try", "mps._END_S = 0.2; mps._try")
-    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(daemon), keeper])
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(daemon), SUPERVISOR])
     try:
         until(True, daemon)
     finally:
@@ -60,7 +60,7 @@ def test_the_daemon_ends_with_the_run_even_by_kill_9(daemon: Path) -> None:
 def test_where_cuda_does_not_work_the_reason_is_told_and_nothing_is_left(daemon: Path) -> None:
     async def attempt() -> None:
         async with Mps(daemon):
-            pytest.skip("there is a GPU here")
+            pytest.skip("needs a machine without a GPU")
 
     with pytest.raises(MpsRefused, match=r"libcuda|CUDA fails"):
         asyncio.run(attempt())

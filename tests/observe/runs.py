@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from freerun.observe.records import EvalRecord, SampleRecord, StepRecord
+from freerun.core.records import StepRecord
+from freerun.core.reports import Evaluation
+from freerun.observe.records import EvalRecord, SampleRecord
 
 
 def a_step(step: int = 1, **changes: Any) -> StepRecord:
@@ -32,19 +34,22 @@ def a_step(step: int = 1, **changes: Any) -> StepRecord:
     return StepRecord(**{**fields, **changes})
 
 
-def an_eval(step: int = 0, pass_at_1: float = 0.3) -> EvalRecord:
-    return EvalRecord(
-        step=step,
-        version=step,
-        time_s=2.0 * step,
+def evaluation(pass_at_1: float = 0.3) -> Evaluation:
+    return Evaluation(
+        tasks=100,
+        k=4,
         pass_at_1=pass_at_1,
         low=pass_at_1 - 0.05,
         high=pass_at_1 + 0.05,
-        k=4,
         pass_at_k=pass_at_1 + 0.2,
-        tasks=100,
+        reward_mean=pass_at_1,
         truncated_share=0.02,
+        judge_failures=0,
     )
+
+
+def an_eval(step: int = 0, pass_at_1: float = 0.3) -> EvalRecord:
+    return EvalRecord.of(step, evaluation(pass_at_1), 2.0 * step)
 
 
 def a_sample(step: int = 1, **changes: Any) -> SampleRecord:

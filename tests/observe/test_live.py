@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 from freerun.observe.live import Pace, PlainView, TerminalView, sparkline, view
-from tests.observe.runs import a_step, an_eval
+from tests.observe.runs import a_step, evaluation
 
 
 def plain(bound: int | None = 4, total_steps: int = 200) -> tuple[PlainView, io.StringIO]:
@@ -26,7 +26,6 @@ def terminal(bound: int | None = 4) -> tuple[TerminalView, Console]:
 
 def test_a_log_gets_one_plain_line_a_step() -> None:
     shown, out = plain()
-    shown.start()
     before = len(out.getvalue().splitlines())
     shown.step(a_step(12, dropped={"no_signal": 3}))
     (line,) = out.getvalue().splitlines()[before:]
@@ -34,19 +33,17 @@ def test_a_log_gets_one_plain_line_a_step() -> None:
         "step  12/200  reward 0.500 (all 0.250)  stale 0.8 max 1/4    500 tok/s  cut 12%"
         "  idle 5%/25%  left 6m16s  dropped 3"
     )
-    shown.stop()
+    shown.close()
 
 
 def test_the_first_lines_explain_the_rest() -> None:
-    shown, out = plain()
-    shown.start()
+    _, out = plain()
     assert "run demo, 200 steps, no token trained on more than 4 versions after it was sampled" in out.getvalue()
     assert all(f"{word}:" in out.getvalue() for word in ["reward", "stale", "cut", "idle"])
 
 
 def test_lines_of_extreme_runs_stay_within_120_columns_and_lack_control_codes() -> None:
     shown, out = plain(bound=1000, total_steps=1_000_000)
-    shown.start()
     shown.doing("engine 0", "loading\x1b[31m\n the model")
     shown.step(
         a_step(
@@ -58,9 +55,9 @@ def test_lines_of_extreme_runs_stay_within_120_columns_and_lack_control_codes() 
             step_s=9e5,
         )
     )
-    shown.eval(an_eval(100))
+    shown.evaluated(100, evaluation())
     shown.note("a long note " * 30)
-    shown.stop()
+    shown.close()
     assert "\x1b" not in out.getvalue()
     assert max(map(len, out.getvalue().splitlines())) <= 120
 
@@ -73,21 +70,20 @@ def test_before_the_first_step_each_thing_a_process_does_is_said_once() -> None:
     shown.step(a_step(1))
     shown.doing("trainer", "something new")
     lines = out.getvalue().splitlines()
-    assert lines[:2] == ["engine 0: generating 0 samples", "trainer: loading"]
-    assert len(lines) == 3
+    assert lines[3:5] == ["engine 0: generating 0 samples", "trainer: loading"]
+    assert len(lines) == 6
 
 
 def test_an_evaluation_is_a_line() -> None:
     shown, out = plain()
-    shown.eval(an_eval(40, pass_at_1=0.6))
-    assert out.getvalue() == "eval at step 40: pass@1 0.600 [0.550, 0.650], pass@4 0.800, 100 tasks\n"
+    shown.evaluated(40, evaluation(0.6))
+    assert out.getvalue().endswith("\neval at step 40: pass@1 0.600 [0.550, 0.650], pass@4 0.800, 100 tasks\n")
 
 
 def test_a_terminal_without_a_step_says_what_is_being_waited_for() -> None:
     shown, console = terminal()
-    shown.start()
     shown.doing("engine 0", "loading [bold]the model[/bold]")
-    shown.stop()
+    shown.close()
     text = console.export_text()
     assert "No step yet" in text
     assert "engine 0" in text
@@ -96,16 +92,15 @@ def test_a_terminal_without_a_step_says_what_is_being_waited_for() -> None:
 
 def test_a_terminal_shows_the_latest_state_and_leaves_it_there() -> None:
     shown, console = terminal()
-    shown.start()
     for step in range(1, 51):
         counts = {"ok": 9, "unparseable": 7, "timeout": 1}
         shown.step(a_step(step, reward_mean_all=step / 100, dropped={"too_stale": 2}, judgements=counts, solved=70))
-    shown.eval(an_eval(0, pass_at_1=0.3))
-    shown.eval(an_eval(40, pass_at_1=0.6))
+    shown.evaluated(0, evaluation(0.3))
+    shown.evaluated(40, evaluation(0.6))
     shown.doing("trainer", "step 51")
     shown.note("engine 0 was restarted")
-    shown.stop()
-    shown.stop()
+    shown.close()
+    shown.close()
     text = console.export_text()
     last = text[text.rindex("freerun demo") :]
     for fact in [

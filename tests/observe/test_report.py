@@ -261,7 +261,7 @@ def test_notes_are_on_the_page_as_text(tmp_path: Path) -> None:
 
 def test_what_ended_a_run_is_not_hidden_by_a_report_that_cannot_be_written(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "run")
-    folder.report.with_name("report.html.draft").mkdir()
+    folder.report.with_name("report.html.unfinished").mkdir()
     with pytest.raises(ValueError, match="the first cause"), reported(folder, None):
         raise ValueError("the first cause")
     with pytest.raises(FreerunError, match=r"report\.html cannot be written"), reported(folder, None):

@@ -3,13 +3,13 @@ import random
 
 import pytest
 
+from freerun.core.reports import Span
 from freerun.observe.summary import intersection, outcome, overlap, summarise, trend, union
-from freerun.observe.timeline import Span
 from tests.observe.runs import a_step
 
 
 def busy(process: str, track: str, *intervals: tuple[float, float]) -> list[Span]:
-    return [Span(process, track, track, start, end, {}) for start, end in intervals]
+    return [Span(track, track, start, end, process=process) for start, end in intervals]
 
 
 def test_union_closes_overlaps_and_small_gaps() -> None:

@@ -2,23 +2,31 @@
 runs it on a real one."""
 
 import os
-from pathlib import Path
-from typing import Any
+import sys
+from collections.abc import Sequence
+from typing import Any, cast
 
 import pytest
+import torch
 
 from freerun.config.load import load_config
 from freerun.config.tree import RunConfig
 from freerun.core import ConfigError
-from freerun.machine.gpus import Gpu, are_untold, chosen, name_by_uuid, visible_gpus
-from freerun.models.shape import shape_of
-from freerun.plan.memory import plan_memory
-from freerun.plan.placement import place
+from freerun.machine.gpus import Gpu, UnknownMemory, are_untold, chosen, name_by_uuid, visible_gpus
+from freerun.models.shape import Shape, shape_of
+from freerun.plan.lengths import Lengths
+from freerun.plan.memory import MemoryPlan
+from freerun.plan.placement import RunKind, place
+from freerun.plan.plan import Plan, make_plan
 from freerun.rewards.config import RewardConfig
-from freerun.run.assignment import judging
 
 GB = 2**30
-LISTED = "0, GPU-aaa, NVIDIA H200, 143771, 143000\n1, GPU-abb, NVIDIA H200, 143771, 1000\n2, GPU-ccc, X, 81559, 81000\n"
+LISTED = [
+    Gpu("GPU-aaa", "NVIDIA H200", 143_771 * 2**20, 143_000 * 2**20),
+    Gpu("GPU-abb", "NVIDIA H200", 143_771 * 2**20, 1_000 * 2**20),
+    Gpu("GPU-ccc", "X", 81_559 * 2**20, 81_000 * 2**20),
+]
+SHARED = [UnknownMemory("GPU-aaa")]
 
 
 def gpus(count: int, free: float = 139.0) -> list[Gpu]:
@@ -29,12 +37,22 @@ def config(*overrides: str) -> RunConfig:
     return load_config(None, ["model.path=m", "data.source=d", *overrides])[0]
 
 
-def shape(layers: int, hidden: int, heads: int, kv: int, ffn: int) -> Any:
+def shape(layers: int, hidden: int, heads: int, kv: int, ffn: int) -> Shape:
     return shape_of(
         {"model_type": "qwen3", "vocab_size": 151_936, "hidden_size": hidden, "num_hidden_layers": layers,
          "head_dim": 128, "num_attention_heads": heads, "num_key_value_heads": kv, "intermediate_size": ffn,
-         "tie_word_embeddings": True}
+         "tie_word_embeddings": True, "max_position_embeddings": 32_768}
     )  # fmt: skip
+
+
+def planned(
+    run: RunConfig, model: Shape, on: list[Gpu], kind: RunKind = RunKind.TRAIN, evaluated: int = 0, prompt: int = 1024
+) -> Plan:
+    return make_plan(run, model, Lengths(prompt, run.rollout.max_new_tokens), kind, evaluated, on)
+
+
+def memory_of(run: RunConfig, model: Shape, on: list[Gpu], evaluated: int = 0) -> MemoryPlan:
+    return planned(run, model, on, evaluated=evaluated).memory
 
 
 MEDIUM = shape(28, 1536, 12, 2, 8960)
@@ -51,27 +69,63 @@ def test_cuda_visible_devices_is_read_as_cuda_reads_it() -> None:
     assert seen("0,7,1") == ["GPU-aaa"]
     assert seen("") == []
     assert chosen(LISTED, "1")[0].free == 1000 * 2**20
-    assert chosen("0, GPU-aaa, GB10, [N/A], [N/A]\n", None) == []
+    assert chosen(SHARED, None) == []
+    assert [gpu.uuid for gpu in chosen([*SHARED, *LISTED], "1")] == ["GPU-aaa"], "one without a memory has its number"
 
 
 def test_judges_get_the_processors_that_the_rest_of_a_run_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    def workers(cores: int, *overrides: str, engines: int = 1, ranks: int = 1) -> int:
+    def workers(cores: int, *overrides: str) -> int:
         monkeypatch.setattr("freerun.rewards.config.processors", lambda: cores)
-        return judging(config(*overrides), engines, ranks).processes
+        return planned(config(*overrides), MEDIUM, []).reward.processes
 
     assert workers(2) == 1
     assert workers(16) == 13, "one engine, one trainer, the controller"
-    assert workers(16, "engine.threads=4", "train.threads=2", engines=2, ranks=2) == 3
+    assert workers(16, "engine.threads=4", "train.threads=2", "resources.engines=2", "train.ranks=2") == 3
     assert workers(192) == 32
     assert workers(16, "reward.workers=5") == 5
     assert RewardConfig().processes == 16, "a judge alone"
 
 
-def driver_says(listed: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tool = folder / "nvidia-smi"
-    tool.write_text(f"#!/bin/sh\ncat <<'EOF'\n{listed}EOF\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+class Driver:
+    """The few functions of NVML that are asked, on a machine with these GPUs; `None`: on one without a driver."""
+
+    class NVMLError(Exception): ...
+
+    def __init__(self, gpus: Sequence[Gpu | UnknownMemory] | None) -> None:
+        self._gpus, self._is_open = gpus, False
+
+    def nvmlInit(self) -> None:
+        if self._gpus is None:
+            raise self.NVMLError
+        self._is_open = True
+
+    def nvmlShutdown(self) -> None:
+        assert self._is_open
+        self._is_open = False
+
+    def nvmlDeviceGetCount(self) -> int:
+        assert self._is_open
+        return len(self._gpus or ())
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Gpu | UnknownMemory:
+        assert self._is_open
+        assert self._gpus is not None
+        return self._gpus[index]
+
+    def nvmlDeviceGetUUID(self, gpu: Gpu | UnknownMemory) -> str:
+        return gpu.uuid
+
+    def nvmlDeviceGetName(self, gpu: Gpu) -> bytes:
+        return gpu.name.encode()
+
+    def nvmlDeviceGetMemoryInfo(self, gpu: Gpu | UnknownMemory) -> Gpu:
+        if isinstance(gpu, UnknownMemory):
+            raise self.NVMLError
+        return gpu
+
+
+def driver_says(gpus: Sequence[Gpu | UnknownMemory] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", cast(Any, Driver(gpus)))
 
 
 @pytest.mark.parametrize(
@@ -81,19 +135,20 @@ def driver_says(listed: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (LISTED, "1", False),
         (LISTED, "", False),
         (LISTED, "MIG-1234", True),
-        ("0, GPU-aaa, GB10, [N/A], [N/A]\n", None, True),
-        ("", None, False),
+        (SHARED, None, True),
+        (None, None, False),
         (LISTED, "-1", False),
         (LISTED, "NoDevFiles", False),
         (LISTED, "7", False),
-        ("No devices were found\n", None, False),
-        ("0, GPU-aaa, GB10, Rev. 2, [N/A], [N/A]\n", "0", True),
+        ([], None, False),
+        (SHARED, "0", True),
+        (SHARED, "1", False),
     ],
 )
 def test_gpus_whose_memory_nobody_tells_are_noticed(
-    listed: str, names: str | None, untold: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    listed: list[Gpu | UnknownMemory] | None, names: str | None, untold: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver_says(listed, tmp_path, monkeypatch)
+    driver_says(listed, monkeypatch)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if names is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
@@ -105,9 +160,9 @@ def test_gpus_whose_memory_nobody_tells_are_noticed(
     [("2,0", "GPU-ccc,GPU-aaa"), ("1", "GPU-abb"), ("GPU-ab", "GPU-ab"), ("7", "7"), ("", ""), (None, None)],
 )
 def test_gpus_that_were_given_by_number_go_by_name(
-    given: str | None, then: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: str | None, then: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver_says(LISTED, tmp_path, monkeypatch)
+    driver_says(LISTED, monkeypatch)
     if given is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     else:
@@ -150,7 +205,9 @@ def test_resources_decide() -> None:
     assert place(config("engine.device=cpu", "train.device=cpu"), gpus(2)).engines == [None]
     assert place(config(), []).ranks == [None]
     assert not place(config(), []).shared
-    assert place(config(), gpus(2), generates=False).engines == []
+    assert place(config(), gpus(2), RunKind.SFT).engines == []
+    assert place(config("train.ranks=2"), gpus(2), RunKind.EVALUATE).ranks == []
+    assert place(config(), gpus(2), RunKind.EVALUATE).engines == [0]
     for overrides, says in (
         (["resources.engine_gpus=[2]"], "names GPU 2, but there are 2"),
         (["train.ranks=3"], "one a rank"),
@@ -162,26 +219,26 @@ def test_resources_decide() -> None:
 
 def test_memory_is_divided_before_anything_loads() -> None:
     run = config("engine.max_running=512", "rollout.max_new_tokens=8192")
-    memory_plan = plan_memory(run, MEDIUM, place(run, gpus(1)), evaluated=0)
+    memory_plan = memory_of(run, MEDIUM, gpus(1))
     trainer, engine = memory_plan.share("trainer") or 0, memory_plan.share("engine 0") or 0
     assert 0.5 < trainer + engine < 0.99
     assert trainer * 140 > 20 * MEDIUM.num_parameters / GB  # weights, optimizer, two versions to publish
     assert "GPU 0 (H200, 140.0 GiB): trainer" in str(memory_plan)
     assert "GiB for weights and optimizer" in str(memory_plan)
-    beside = plan_memory(run, MEDIUM, place(run, gpus(1)), evaluated=256)
+    beside = memory_of(run, MEDIUM, gpus(1), evaluated=256)
     assert (beside.share("evaluator") or 0) > 0
     assert (beside.share("trainer") or 0) < trainer
 
 
 def test_what_was_asked_for_is_what_they_get() -> None:
     run = config("engine.memory_share=0.3", "train.micro_batch_tokens=4096")
-    memory_plan = plan_memory(run, MEDIUM, place(run, gpus(1)), evaluated=0)
+    memory_plan = memory_of(run, MEDIUM, gpus(1))
     assert memory_plan.share("engine 0") == pytest.approx(0.3)
     assert (memory_plan.share("trainer") or 0) < 0.45
 
 
 def test_nobody_without_a_gpu_has_a_share() -> None:
-    memory_plan = plan_memory(config(), MEDIUM, place(config(), []), evaluated=1)
+    memory_plan = memory_of(config(), MEDIUM, [], evaluated=1)
     assert memory_plan.share("trainer") is None
     assert str(memory_plan) == ""
 
@@ -189,28 +246,26 @@ def test_nobody_without_a_gpu_has_a_share() -> None:
 def test_a_gpu_that_nobody_uses_may_be_full() -> None:
     full = Gpu("GPU-1", "H200", 140 * GB, 0)
     run = config("resources.engine_gpus=[0]", "resources.trainer_gpus=[0]")
-    memory_plan = plan_memory(run, MEDIUM, place(run, [*gpus(1), full]), evaluated=0)
-    assert {part.need.gpu for part in memory_plan.parts} == {0}
+    memory_plan = memory_of(run, MEDIUM, [*gpus(1), full])
+    assert {share.need.gpu for share in memory_plan.shares} == {0}
 
 
 def test_float32_takes_more() -> None:
     run = config("train.micro_batch_tokens=8192")
     wide = config("train.micro_batch_tokens=8192", "train.dtype=float32")
-    shares = [
-        plan_memory(each, MEDIUM, place(each, gpus(1)), evaluated=0).share("trainer") or 0 for each in (run, wide)
-    ]
+    shares = [memory_of(each, MEDIUM, gpus(1)).share("trainer") or 0 for each in (run, wide)]
     assert shares[1] > 1.2 * shares[0]
 
 
 def test_what_cannot_fit_is_refused_with_the_settings_to_change() -> None:
     run = config()
     with pytest.raises(ConfigError, match=r"set train.recompute=true or train.lora_rank=16") as caught:
-        plan_memory(run, LARGE, place(run, gpus(1)), evaluated=0)
+        memory_of(run, LARGE, gpus(1))
     assert "\n" not in str(caught.value)
     lora = config("train.lora_rank=16")
-    plan_memory(lora, LARGE, place(lora, gpus(1)), evaluated=0)
+    memory_of(lora, LARGE, gpus(1))
     with pytest.raises(ConfigError, match="GPU 0"):
-        plan_memory(run, MEDIUM, place(run, gpus(1, free=20)), evaluated=0)
+        memory_of(run, MEDIUM, gpus(1, free=20))
 
 
 def test_whoever_fetches_weights_from_a_gpu_takes_a_little_of_it() -> None:
@@ -220,7 +275,7 @@ def test_whoever_fetches_weights_from_a_gpu_takes_a_little_of_it() -> None:
         for free in range(1, 139):
             given = [*gpus(count), *gpus(1, free)]
             try:
-                plan_memory(run, MEDIUM, place(run, given), evaluated=0)
+                memory_of(run, MEDIUM, given)
             except ConfigError:
                 continue
             return free
@@ -229,6 +284,11 @@ def test_whoever_fetches_weights_from_a_gpu_takes_a_little_of_it() -> None:
     assert least(7) - least(1) == 6
 
 
-def test_a_run_without_gpus_needs_no_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
+def test_a_run_without_gpus_needs_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver_says(None, monkeypatch)
     assert visible_gpus() == []
+
+
+def test_this_machine_has_the_gpus_that_torch_finds() -> None:
+    """Through the real library, whether or not there is a driver."""
+    assert len(visible_gpus()) == torch.cuda.device_count()

@@ -10,19 +10,19 @@ from collections import Counter
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI, Request, Response
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
-app = FastAPI()
 asked: Counter[str] = Counter()
 at_once = most_at_once = 0
 
 
-@app.get("/asked")
-async def how_often() -> dict[str, Any]:
-    return {"asked": asked, "most_at_once": most_at_once}
+async def how_often(_: Request) -> Response:
+    return JSONResponse({"asked": asked, "most_at_once": most_at_once})
 
 
-@app.post("/reward")
 async def reward(request: Request) -> Response:
     body = await request.json()
     assert set(body) == {"task", "text"}
@@ -30,7 +30,6 @@ async def reward(request: Request) -> Response:
     return await behave(body["text"], {"reward": len(body["text"])}, request)
 
 
-@app.post("/v1/chat/completions")
 async def chat(request: Request) -> Response:
     body = await request.json()
     (message,) = body["messages"]
@@ -74,7 +73,13 @@ async def behave(text: str, reply: dict[str, Any], request: Request) -> Response
     return Response(json.dumps(reply))
 
 
+ROUTES = [
+    Route("/asked", how_often),
+    Route("/reward", reward, methods=["POST"]),
+    Route("/v1/chat/completions", chat, methods=["POST"]),
+]
+
 if __name__ == "__main__":
     listening = socket.create_server(("127.0.0.1", 0))
     print(listening.getsockname()[1], flush=True)
-    uvicorn.Server(uvicorn.Config(app, log_level="error")).run([listening])
+    uvicorn.Server(uvicorn.Config(Starlette(routes=ROUTES), log_level="error")).run([listening])

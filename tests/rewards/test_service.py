@@ -78,7 +78,7 @@ async def workers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[JudgeWo
         await begin(self, judge, forked)
 
     async def noted_zygote(self: ForkServer) -> None:
-        pidfds.append(os.pidfd_open(self._process.pid))
+        pidfds.append(os.pidfd_open(self._child.process.pid))
         await loaded(self)
 
     monkeypatch.setattr(JudgeWorker, "begin", noted_worker)
@@ -177,7 +177,7 @@ async def test_numbers_of_any_size_reach_a_judge_and_come_back(judge_file: Judge
 async def test_a_crash_is_explained_and_the_worker_replaced(obedient: str) -> None:
     async with JudgeService(config(obedient)) as service:
         assert await service.judge(TASK, "exit") == Verdict(
-            None, JudgeReason.CRASH, "the reward worker died: exit code 3\nlast words"
+            None, JudgeReason.CRASH, "the reward worker ended with code 3\nlast words"
         )
         assert (await service.judge(TASK, "x")).reward == 1.0
     assert service.counts == {JudgeReason.CRASH: 1, JudgeReason.OK: 1}
@@ -364,7 +364,7 @@ async def test_a_judge_that_cannot_be_loaded(judge_file: JudgeFile) -> None:
     path = judge.partition(":")[0]
     line = f"{path}:1: ModuleNotFoundError: No module named 'nothing_of_this_name'"
     assert (str(caught.value), caught.value.detail) == (f"the judge {judge} cannot be loaded: {line}", "")
-    with pytest.raises(RewardError, match="cannot be loaded: the reward worker died: exit code 7"):
+    with pytest.raises(RewardError, match="cannot be loaded: its process ended with code 7"):
         await JudgeService(config(judge_file("import os\nos._exit(7)\ndef reward(t, x): pass"))).__aenter__()
 
 
@@ -388,11 +388,11 @@ async def test_a_zygote_that_dies_is_replaced(
 
     monkeypatch.setattr(ForkServer, "_loaded", noted)
     async with JudgeService(config(obedient, workers=2, retries=9)) as service, asyncio.timeout(30):
-        os.kill(zygotes[0]._process.pid, signal.SIGKILL)
+        os.kill(zygotes[0]._child.process.pid, signal.SIGKILL)
         while len(zygotes) < 2:  # its workers die a moment after it, and judge until then
             assert (await service.judge(TASK, "x")).reward == 1.0
         judge_file("raise ValueError('edited meanwhile')\ndef reward(task, text): pass")
-        os.kill(zygotes[1]._process.pid, signal.SIGKILL)
+        os.kill(zygotes[1]._child.process.pid, signal.SIGKILL)
         with contextlib.suppress(RewardError):
             while True:
                 assert (await service.judge(TASK, "x")).reward == 1.0
@@ -504,14 +504,17 @@ async def test_a_daemon_of_a_judge_ends_with_it(judge_file: JudgeFile, order: st
     judge = judge_file("""
         import os, signal
         def reward(task, text):
+            written, writes = os.pipe()
             if os.fork() == 0:
                 os.setsid()
                 if os.fork() == 0:
                     with open(task.answer, "w") as file:
                         file.write(f"{os.getpid()}\\n")
+                    os.write(writes, b".")
                     while True: signal.pause()
                 os._exit(0)
             os.wait()
+            os.read(written, 1)  # else it may be killed before it has said who it is
             if text == "exit": os._exit(3)
             while text == "hang": pass
             return 1

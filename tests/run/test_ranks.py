@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 
 from freerun.core import Batch, FinishReason, Group, ProcessDied, Sample, Task, TrainerError
 from freerun.machine import processes
+from freerun.plan.placement import RunKind
 from freerun.run import local
 from freerun.run.prepare import Prepared
 from freerun.run.resume import resume
@@ -30,7 +31,7 @@ def batch(version: int, tokens: list[int]) -> Batch:
 async def work_until_it_fails(run: Prepared, folder: Path) -> None:
     """Everything a trainer is asked for, refusals among it; in the end a token that the model does not have."""
     fine = batch(0, [3, 7, 7, 1])
-    async with local.parts(run, create_folder(run), evaluates=False, generates=False) as running:
+    async with local.run_processes(run, create_folder(run), run.plan(RunKind.SFT)) as running:
         trainer = running.trainer
         result = await trainer.step(fine)
         assert result.version == 1

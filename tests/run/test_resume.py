@@ -16,10 +16,10 @@ import torch
 from safetensors.torch import load_file
 
 from freerun.commands.export import export
-from freerun.control.ledger import Tally
-from freerun.control.state import ControlState, read_state
+from freerun.control.state import read_state
 from freerun.core import ConfigError, DataError
-from freerun.data.stream import Position
+from freerun.core.groups import Position, Tally
+from freerun.core.state import RunState
 from freerun.observe.folder import JsonLines, RunFolder
 from freerun.observe.records import read_evals, read_steps
 from freerun.observe.timeline import read_timeline
@@ -99,7 +99,8 @@ def test_a_killed_run_goes_on_to_the_same_weights_bit_for_bit(tmp_path: Path) ->
     times = [record.time_s for record in read_steps(folder.metrics)]
     assert times == sorted(times)
     assert f"{saved + 3} steps" in folder.report.read_text()
-    assert any(event["name"] == f"goes on from step-{saved}" for event in read_timeline(folder.timeline))
+    goes_on = f"goes on from {folder.checkpoints}/step-{saved}"
+    assert any(event["name"] == goes_on for event in read_timeline(folder.timeline))
     assert list(CheckpointFolder(folder.checkpoints).whole())[-1] == saved + 3
     assert not list(folder.checkpoints.glob("*.unfinished"))
     assert len(read_state(folder.checkpoints / f"step-{saved + 3}" / CONTROL).resting) == 4, "all pass, and sit out"
@@ -122,7 +123,7 @@ def test_a_killed_run_goes_on_to_the_same_weights_bit_for_bit(tmp_path: Path) ->
     assert all(torch.equal(again[key], resumed[key]) for key in resumed)
 
 
-def folder_with(run: Prepared, *states: ControlState) -> RunFolder:
+def folder_with(run: Prepared, *states: RunState) -> RunFolder:
     """A run's folder with checkpoints that nobody will load."""
     folder = create_folder(run)
     for state in states:
@@ -172,7 +173,7 @@ def test_what_cannot_be_resumed_says_why_in_one_line(tmp_path: Path) -> None:
         resume(tmp_path / "nowhere", [])
     assert how_to_go_on(folder) == f"stopped; what was done so far is in {folder.path}"
 
-    folder = folder_with(run, ControlState(4, data=data), ControlState(8, position=Position(2, 0), data=data))
+    folder = folder_with(run, RunState(4, data=data), RunState(8, position=Position(2, 0), data=data))
     with pytest.raises(ConfigError, match=r"its data is used up; raise control\.epochs"):
         resume(folder.path, [])
     assert resume(folder.path, ["control.epochs=3"])[1].checkpoint == folder.checkpoints / "step-8"
@@ -189,7 +190,7 @@ def test_what_cannot_be_resumed_says_why_in_one_line(tmp_path: Path) -> None:
 def test_a_folder_is_put_back_to_its_checkpoint_and_is_ours_alone(tmp_path: Path) -> None:
     run = prepared(tmp_path, "control.steps=9")
     tally = Tally(16, judgements={"timeout": 1})
-    state = ControlState(2, 17, Position(0, 17), [Position(0, 16)], run.stream(None).fingerprint, tally)
+    state = RunState(2, 17, Position(0, 17), [Position(0, 16)], run.stream(None).fingerprint, tally)
     folder = folder_with(run, state)
     for file, records in (
         (folder.metrics, [a_step(1), a_step(2), a_step(3)]),

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,12 @@ import pytest
 import torch
 
 from freerun.core import ConfigError, FreerunError
+from freerun.core.observer import Observer
+from freerun.core.records import StepRecord
+from freerun.core.reports import Evaluation
 from freerun.models.checkpoint import load_decoder
 from freerun.observe.folder import RunFolder
+from freerun.observe.records import read_evals, read_steps
 from freerun.run.prepare import example_of, prepare_sft
 from freerun.run.resume import resume
 from freerun.run.supervised import sft
@@ -19,21 +24,40 @@ from tests.run.test_resume import FREERUN, kill_in_mid_run, steps_of, weights
 from tests.run.test_train import prepared
 
 
+class Seen(Observer):
+    def __init__(self) -> None:
+        self.steps: list[StepRecord] = []
+        self.evaluations: list[tuple[int, Evaluation]] = []
+
+    def step(self, record: StepRecord) -> None:
+        self.steps.append(record)
+
+    def evaluated(self, version: int, evaluation: Evaluation) -> None:
+        self.evaluations.append((version, evaluation))
+
+
 async def test_supervised_training_until_good_enough(tmp_path: Path) -> None:
     run = prepared(tmp_path, "sft.until=0.9", "sft.check_every=10", "sft.steps=300", how=prepare_sft)
-    evaluations: list[float] = []
-    folder = await sft(run, lambda step, result: None, lambda step, e: evaluations.append(e.pass_at_1))
+    seen = Seen()
+    folder = await sft(run, [seen])
+    evaluations = [evaluation.pass_at_1 for _, evaluation in seen.evaluations]
     assert evaluations[-1] >= 0.9
     load_decoder(folder.checkpoints / "last")
-    assert len(folder.metrics.read_text().splitlines()) == 10 * len(evaluations)
+    steps = read_steps(folder.metrics)
+    assert len(steps) == 10 * len(evaluations)
+    assert [evaluation.pass_at_1 for evaluation in read_evals(folder.evals)] == evaluations
+    assert steps[-1].trainer["loss"] < steps[0].trainer["loss"]
+    assert steps[0].tokens_trained > steps[0].samples == run.config.sft.batch_size
+    assert math.isnan(steps[0].reward_mean)
+    assert steps[-1].staleness_max == 0
 
 
 async def test_supervised_training_that_falls_short_keeps_what_it_has(tmp_path: Path) -> None:
     run = prepared(tmp_path, "sft.until=0.99", "sft.check_every=2", "sft.steps=3", how=prepare_sft)
-    checked = []
+    seen = Seen()
     with pytest.raises(FreerunError, match=r"below sft\.until=0\.99; the model so far is in"):
-        await sft(run, lambda step, result: None, lambda step, e: checked.append(step))
-    assert checked == [2, 3], "every second step, and the last"
+        await sft(run, [seen])
+    assert [step for step, _ in seen.evaluations] == [2, 3], "every second step, and the last"
     load_decoder(tmp_path / "runs" / "test" / "checkpoints" / "last")
 
 
@@ -47,11 +71,12 @@ def test_an_answer_to_learn_ends_as_the_chat_template_ends_a_turn(tmp_path: Path
 
 
 async def test_supervised_training_knows_no_temperature_and_needs_no_held_out_answers(tmp_path: Path) -> None:
-    losses = []
+    losses: list[float] = []
     for temperature in (1.0, 0.25):
         hot = (f"rollout.temperature={temperature}", f"name=t{temperature}")
         run = prepared(tmp_path, *hot, "sft.steps=1", how=prepare_sft)
-        await sft(run, lambda step, result: losses.append(result.metrics["loss"]), lambda step, e: None)
+        await sft(run, [seen := Seen()])
+        losses += [record.trainer["loss"] for record in seen.steps]
         (tmp_path / "held_out.jsonl").write_text(json.dumps({"prompt": "a>"}) + "\n")
     assert losses[0] == losses[1]
 
@@ -70,6 +95,6 @@ def test_killed_it_goes_on_to_the_same_weights_bit_for_bit(tmp_path: Path) -> No
         resume(folder.path, [])
 
     run = prepared(tmp_path, *settings, "name=unbroken", f"sft.steps={saved + 2}", how=prepare_sft)
-    whole = asyncio.run(sft(run, lambda step, result: None, lambda step, e: None))
+    whole = asyncio.run(sft(run))
     resumed, unbroken = weights(folder), weights(whole)
     assert all(torch.equal(resumed[key], unbroken[key]) for key in unbroken)

@@ -118,7 +118,7 @@ async def synchronous_training(run: Prepared, steps: int) -> torch.nn.Module:
 
 async def test_engines_of_a_run_listen_to_the_run_alone(tmp_path: Path) -> None:
     run = prepared(tmp_path)
-    async with local.parts(run, create_folder(run), evaluates=True) as running:
+    async with local.run_processes(run, create_folder(run), run.plan(evaluates=True)) as running:
         assert running.evaluation_engine
         for engine in (*running.engines, running.evaluation_engine):
             await engine.stats()

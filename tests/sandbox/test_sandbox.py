@@ -81,7 +81,7 @@ def test_a_script_ends_as_under_python(sandbox: Sandbox) -> None:
     assert sandbox.run(["import sys; sys.exit('no')"]).stderr == b"no\n"
     raised = sandbox.run(["def f(): 1 / 0\nf()"])
     assert raised.exit_code == 1
-    assert raised.stderr.decode().splitlines()[-1] == "ZeroDivisionError: memory_plan by zero"
+    assert raised.stderr.decode().splitlines()[-1] == "ZeroDivisionError: division by zero"
     assert b"freerun" not in raised.stderr
     assert run(sandbox, "import atexit; atexit.register(print, 'bye'); print('hi')") == "hi\nbye\n"
     threads = "import threading, time; threading.Thread(target=lambda: (time.sleep(0.05), print('late'))).start()"
@@ -222,7 +222,7 @@ def counting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     if request.param == "by looking":
         monkeypatch.setattr(groups.Group, "make", lambda: None)
     elif not groups.parents():
-        pytest.skip("no control group can be made here")
+        pytest.skip("needs control groups that it may write to")
     before = made_groups()
     try:
         with Sandbox() as sandbox:
@@ -376,7 +376,7 @@ def test_what_went_wrong_is_told(sandbox: Sandbox) -> None:
     examined = sandbox.examine(["def f(x): return x"], Exam("f", calls=[([1], [2])]))
     assert examined.detail == "AssertionError: f(1) is 1, not 2"
     examined = sandbox.examine(["1 / 0"], Exam("f", calls=[([1], [2])]))
-    assert (examined.detail, examined.finished) == ("ZeroDivisionError: memory_plan by zero", False)
+    assert (examined.detail, examined.finished) == ("ZeroDivisionError: division by zero", False)
     examined = sandbox.examine(["def f(:"], Exam("f", calls=[([1], [2])]))
     assert examined.unreadable.startswith("SyntaxError")
     crash = "import os, signal\ndef f(x): os.kill(os.getpid(), signal.SIGSEGV)"
@@ -590,7 +590,7 @@ def test_the_filter(machine: str, architecture: int, column: int, monkeypatch: p
 def test_numbers_agree_with_the_machines_own_header() -> None:
     header = Path("/usr/include/asm-generic/unistd.h")
     if not header.exists():
-        pytest.skip("no kernel headers here")
+        pytest.skip("needs kernel headers: apt install linux-libc-dev")
     pairs = (line.split() for line in header.read_text().splitlines() if line.startswith("#define __NR"))
     own = {words[1].removeprefix("__NR3264_").removeprefix("__NR_"): words[2] for words in pairs if words[2].isdigit()}
     for name, (_, number) in syscalls.NUMBERS.items():

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from freerun.core import TrainerError
-from freerun.train import checkpoint_folder as checkpoint_folder
 from freerun.train.checkpoint import CheckpointWriter, load_checkpoint
 from freerun.train.checkpoint_folder import CONTROL, CheckpointFolder, version_of
 from freerun.train.config import TrainConfig
@@ -118,13 +117,13 @@ def test_a_checkpoint_that_was_never_finished_is_not_one(tmp_path: Path, monkeyp
     def full(*_: object) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(checkpoint_folder, "_to_disk", full)
+    monkeypatch.setattr("freerun.core.files._flush_to_disk", full)
     with pytest.raises(TrainerError, match="could not be written: No space left on device"):
         save(who, tmp_path, keep=1)
     assert list(CheckpointFolder(tmp_path).whole()) == [1]
     assert version_of(tmp_path / "step-2.unfinished") is None
     assert (tmp_path / "step-2.unfinished" / CONTROL).is_file()
-    CheckpointFolder(tmp_path).tidy()
+    CheckpointFolder(tmp_path).remove_unfinished()
     assert [path.name for path in tmp_path.iterdir()] == ["step-1"]
 
 

@@ -30,6 +30,11 @@ class Blocks:
         self._root = 0
 
     @property
+    def tokens(self) -> int:
+        """What they hold, all of them."""
+        return self.count * self.block_tokens
+
+    @property
     def free(self) -> int:
         return len(self._free)
 

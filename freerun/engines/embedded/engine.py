@@ -48,19 +48,18 @@ class Runner(Protocol):
 
 class EmbeddedEngine:
     def __init__(self, decoder: Decoder, config: EngineConfig, detokenise: Detokenise | None = None) -> None:
-        """On the device the decoder is on."""
+        """On the device the decoder is on, which decides what is empty in `config`."""
         self._decoder = decoder.eval().requires_grad_(False)
         self._parameters = dict(self._decoder.named_parameters())
-        self._config = config
+        on_gpu = decoder.embed.weight.is_cuda
+        config = self._config = config.on("cuda" if on_gpu else "cpu")
         self._detokenise = detokenise
         self.on_update: OnUpdate = config.on_update
-        on_gpu = decoder.embed.weight.is_cuda
-        block_tokens = config.block_tokens or (64 if on_gpu else 16)
-        self._blocks = Blocks(max(cache_tokens(decoder, config) // block_tokens, 1), block_tokens)
-        self._runner = self._gpu_runner() if on_gpu else CpuRunner(decoder, self._blocks.count, block_tokens)
+        size = config.block_tokens
+        self._blocks = Blocks(max(cache_tokens(decoder, config) // size, 1), size)
+        self._runner = self._gpu_runner() if on_gpu else CpuRunner(decoder, self._blocks.count, size)
         runner = self._runner
-        step_tokens = config.tokens_a_step(on_gpu)
-        self._scheduler = Scheduler(self._blocks, config.max_running, step_tokens, runner.burst, runner.ahead)
+        self._scheduler = Scheduler(self._blocks, config.max_running, config.step_tokens, runner.burst, runner.ahead)
         self._flight = LaunchedStep.none()
         self._ended: list[tuple[str, EndedAnswer]] = []
         """Answers that ended when somebody else than `step` had to wait for what was under way."""

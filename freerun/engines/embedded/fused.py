@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from triton import next_power_of_2
 
 from freerun.engines.embedded import kernels
-from freerun.engines.embedded.prefill_layout import PAIRS, Reading
+from freerun.engines.embedded.prefill_layout import TILE_PAIRS, PrefillBatch
 from freerun.models.decoder import Decoder, Layer
 from freerun.models.shape import Shape
 
@@ -45,7 +45,7 @@ class DeviceCache:
 
     @property
     def strides(self) -> tuple[int, int, int]:
-        """Of a block, a head, a token."""
+        """From one block, head or token to the next."""
         return self.keys.stride(1), self.keys.stride(2), self.keys.stride(3)
 
 
@@ -132,7 +132,7 @@ class DecodeAttention:
 
 def tile_tokens(shape: Shape) -> int:
     """Tokens of a row that one tile of `PrefillAttention` takes."""
-    return PAIRS // (shape.heads // shape.kv_heads)
+    return TILE_PAIRS // (shape.heads // shape.kv_heads)
 
 
 def rotary(positions_T: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
@@ -142,7 +142,7 @@ def rotary(positions_T: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def norm_weights(layer: Layer, instead: Tensor) -> tuple[Tensor, Tensor]:
-    """Of queries and keys, in families that norm them."""
+    """The weights that norm queries and keys, in families that do so."""
     if isinstance(layer.q_norm, torch.nn.RMSNorm) and isinstance(layer.k_norm, torch.nn.RMSNorm):
         return layer.q_norm.weight, layer.k_norm.weight
     return instead, instead
@@ -154,7 +154,7 @@ def split_tokens(programs: int) -> int:
 
 
 def tiling(programs: int) -> dict[str, int]:
-    """Of the decode kernel, for so many rows times key/value heads: the fastest of 40 settings on an H200."""
+    """How to cut up the decode kernel, for so many rows times key/value heads: the fastest of 40 ways on an H200."""
     if programs >= 4096:
         return {"TILE": 64, "num_stages": 2, "num_warps": 4}
     if programs >= 1024:
@@ -167,27 +167,28 @@ class PrefillAttention:
 
     TILE = 64
 
-    def __init__(self, cache: DeviceCache, inv_freq: Tensor, reading: Reading) -> None:
-        self._cache, self._parts, self._table_stride = cache, reading.parts, reading.room.blocks
-        self._rotary = rotary(reading.parts.positions, inv_freq)
+    def __init__(self, cache: DeviceCache, inv_freq: Tensor, batch: PrefillBatch) -> None:
+        self._cache, self._tensors, self._table_stride = cache, batch.tensors, batch.capacity.blocks
+        self._rotary = rotary(batch.tensors.positions, inv_freq)
 
     def __call__(self, layer: Layer, qkv: Tensor) -> Tensor:
         shape, keys, values = self._cache.shape, self._cache.keys[layer.index], self._cache.values[layer.index]
         heads, kv_heads, width = shape.heads, shape.kv_heads, shape.head_dim
-        parts = self._parts
+        layout = self._tensors
         q = torch.empty(len(qkv), heads * width, dtype=qkv.dtype, device=qkv.device)
         kernels.rotate_write_kernel[(len(qkv),)](
-            qkv, q, keys, values, *norm_weights(layer, qkv), *self._rotary, parts.positions, parts.rows, parts.tables,
+            qkv, q, keys, values, *norm_weights(layer, qkv), *self._rotary,
+            layout.positions, layout.rows, layout.tables,
             shape.norm_eps, self._table_stride, *self._cache.strides,
             HEADS=heads, KV_HEADS=kv_heads, D=width, BLOCK=self._cache.block_tokens, NORM=shape.qk_norm,
             ALL=next_power_of_2(heads + 2 * kv_heads), num_warps=4,
         )  # fmt: skip
         out = torch.empty_like(q)
-        kernels.prefill_kernel[(len(parts.tile_rows), kv_heads)](
-            q, keys, values, parts.tables,
-            parts.tile_rows, parts.tile_starts, parts.row_first, parts.row_start, parts.row_count, out,
+        kernels.prefill_kernel[(len(layout.tile_rows), kv_heads)](
+            q, keys, values, layout.tables,
+            layout.tile_rows, layout.tile_starts, layout.row_first, layout.row_start, layout.row_count, out,
             width**-0.5, self._table_stride, *self._cache.strides,
-            HEADS=heads, KV_HEADS=kv_heads, D=width, BLOCK=self._cache.block_tokens, TILE=self.TILE, M=PAIRS,
+            HEADS=heads, KV_HEADS=kv_heads, D=width, BLOCK=self._cache.block_tokens, TILE=self.TILE, M=TILE_PAIRS,
             PRECISION=precision(qkv), num_warps=8, num_stages=2,
         )  # fmt: skip
         return out

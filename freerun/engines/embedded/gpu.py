@@ -27,7 +27,7 @@ from freerun.engines.embedded.fused import (
     to_device,
 )
 from freerun.engines.embedded.launched_step import LaunchedStep, Sampled
-from freerun.engines.embedded.prefill_layout import Reading, Room
+from freerun.engines.embedded.prefill_layout import PrefillBatch, PrefillCapacity
 from freerun.engines.embedded.scheduler import Step
 from freerun.engines.embedded.sequence import UNKNOWN, Chunk, Sequence
 from freerun.engines.embedded.shaping import is_special, kernel_uniform, sample_rows
@@ -37,7 +37,7 @@ _TILE, _WIDTH, _WAYS = 16_384, 1_024, 8
 """Tokens of the vocabulary that one program of the sampling kernel reads, and that it reads at a time; floors for a
 restricted row that are tried in one pass over it."""
 _SMALL_BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64)
-_READ_BY_GRAPH = (64, 128, 256, 512, 1_024)
+_PREFILL_GRAPH_TOKENS = (64, 128, 256, 512, 1_024)
 """Tokens that there are graphs for. More are launched kernel by kernel, which counts the less the more there are."""
 
 
@@ -94,10 +94,12 @@ class GpuRunner:
         self._fused = FusedDecoder(decoder)
         self._batches = batch_sizes(max_running)
         width = -(-(shape.max_positions + burst) // block_tokens)
-        self._read_rooms = [Room.of_graph(tokens, width, tile_tokens(shape)) for tokens in _READ_BY_GRAPH]
+        self._prefill_sizes = [
+            PrefillCapacity.of_graph(tokens, width, tile_tokens(shape)) for tokens in _PREFILL_GRAPH_TOKENS
+        ]
         self._slots = Slots(self._batches[-1], burst, shape.vocab_size, width)
         self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
-        self._read_graphs: dict[int, tuple[Reading, torch.cuda.CUDAGraph]] = {}
+        self._prefill_graphs: dict[int, tuple[PrefillBatch, torch.cuda.CUDAGraph]] = {}
         self._pool = torch.cuda.graph_pool_handle()
         self._row_of: dict[Sequence, int] = {}
         """Where the sequences of the last burst were."""
@@ -122,23 +124,24 @@ class GpuRunner:
         """Prompts, and answers being rebuilt: many tokens a row, into the cache."""
         if not chunks:
             return
-        for room in self._read_rooms:
-            if room.fits(chunks):
-                reading, graph = self._read_graph(room)
-                reading.load(chunks)
+        for capacity in self._prefill_sizes:
+            if capacity.fits(chunks):
+                batch, graph = self._prefill_graph(capacity)
+                batch.load(chunks)
                 graph.replay()
                 return
-        self._read_once(Reading(Room.just_for(chunks, self._read_rooms[0].tile), self._idle_block, chunks))
+        capacity = PrefillCapacity.just_for(chunks, self._prefill_sizes[0].tile)
+        self._prefill_once(PrefillBatch(capacity, self._idle_block, chunks))
 
-    def _read_once(self, reading: Reading) -> None:
-        self._fused.forward(reading.parts.tokens, PrefillAttention(self.cache, self._inv_freq, reading))
+    def _prefill_once(self, batch: PrefillBatch) -> None:
+        self._fused.forward(batch.tensors.tokens, PrefillAttention(self.cache, self._inv_freq, batch))
 
-    def _read_graph(self, room: Room) -> tuple[Reading, torch.cuda.CUDAGraph]:
+    def _prefill_graph(self, capacity: PrefillCapacity) -> tuple[PrefillBatch, torch.cuda.CUDAGraph]:
         """Captured when first needed, with nothing to read."""
-        if room.tokens not in self._read_graphs:
-            reading = Reading(room, self._idle_block)
-            self._read_graphs[room.tokens] = reading, self._captured(lambda: self._read_once(reading))
-        return self._read_graphs[room.tokens]
+        if capacity.tokens not in self._prefill_graphs:
+            batch = PrefillBatch(capacity, self._idle_block)
+            self._prefill_graphs[capacity.tokens] = batch, self._captured(lambda: self._prefill_once(batch))
+        return self._prefill_graphs[capacity.tokens]
 
     def _captured(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
         """It is also done once: that compiles the kernels."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from freerun.engines.embedded.sequence import Sequence
 
 Sampled = tuple[list[list[int]], list[list[float]]]
-"""Of each sequence, the tokens and their log-probabilities."""
+"""The tokens of each sequence, and their log-probabilities."""
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class LaunchedStep:
 
     @classmethod
     def none(cls) -> "LaunchedStep":
-        """Of a step in which nobody samples."""
+        """A step in which nobody samples."""
         return cls([], 0, lambda: ([], []))
 
     def landed(self) -> list[tuple[Sequence, list[int], list[float]]]:

@@ -1,14 +1,20 @@
-"""What `/openapi.json` says of the routes whose bodies are read without FastAPI's look at them."""
+"""What the routes take and answer: `/openapi.json` for programs, `/docs` for people."""
 
-from typing import Any
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, get_args
 
 import msgspec
-from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
 
 from freerun.core.reports import EngineStats, UpdateReport
 from freerun.engines import wire
 from freerun.engines.embedded.openai.parameters import IGNORED, REFUSED
 from freerun.engines.embedded.openai.requests import ChatBody, CompletionBody
+from freerun.engines.embedded.replies import json
+from freerun.engines.embedded.routes import PauseMode
 
 Json = dict[str, Any]
 
@@ -44,43 +50,83 @@ _REST = (
 )
 
 
-def describe(app: FastAPI) -> None:
-    """Complete the schema that FastAPI makes, when somebody first asks for it."""
-    plain = app.openapi
+_TITLE = "Freerun embedded engine"
+_PAGE = f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>{_TITLE}</title>
+<link rel="stylesheet" href="https://cdn.jsdelivr.net/npm/swagger-ui-dist@5/swagger-ui.css">
+</head>
+<body>
+<div id="routes">The description of every route is at <a href="/openapi.json">/openapi.json</a>.</div>
+<script src="https://cdn.jsdelivr.net/npm/swagger-ui-dist@5/swagger-ui-bundle.js"></script>
+<script>SwaggerUIBundle({{url: "/openapi.json", dom_id: "#routes"}});</script>
+</body>
+</html>
+"""
+"""Swagger UI, from the network; without it, a link."""
 
-    def complete() -> Json:
-        if app.openapi_schema is None:
-            app.openapi_schema = _completed(plain())
-        return app.openapi_schema
 
-    app.openapi = complete  # type: ignore[method-assign]
+def description_routes(routes: Sequence[Route]) -> list[Route]:
+    """Two more, which describe those."""
+    described = cache(lambda: schema_of(routes))
+
+    async def schema(_: Request) -> Response:
+        return json(described())
+
+    async def docs(_: Request) -> Response:
+        return HTMLResponse(_PAGE)
+
+    return [Route("/openapi.json", schema), Route("/docs", docs)]
 
 
-def _completed(schema: Json) -> Json:
+def schema_of(routes: Sequence[Route]) -> Json:
     kinds = [*_BODIES.values(), *_REPLIES.values(), Error]
     _, parts = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     for name in ("CompletionBody", "ChatBody"):
         parts[name]["description"] = parts[name].get("description", "") + _REST
-    schema.setdefault("components", {}).setdefault("schemas", {}).update(parts)
-    paths = schema["paths"]
-    paths[wire.GENERATE] = {"post": {"summary": "Generate", "operationId": "generate", "responses": {}}}
-    for path, item in paths.items():
-        for operation in item.values():
-            _say(operation, path)
-    return schema
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": _TITLE, "version": "1"},
+        "paths": {route.path: {_method(route): _operation(route)} for route in routes},
+        "components": {"schemas": parts},
+    }
 
 
-def _say(operation: Json, path: str) -> None:
+def _method(route: Route) -> str:
+    return "post" if "POST" in (route.methods or ()) else "get"
+
+
+def _operation(route: Route) -> Json:
+    path = route.path
+    operation: Json = {"summary": route.name.replace("_", " ").capitalize(), "operationId": route.name}
+    if says := route.endpoint.__doc__:
+        operation["description"] = says
+    if parameters := _parameters(route):
+        operation["parameters"] = parameters
     if body := _BODIES.get(path):
         operation["requestBody"] = {"required": True, "content": _content(body)}
-    replies = operation["responses"]
-    replies["200"] = {"description": "Done", "content": _content(_REPLIES.get(path))}
+    content = _content(_REPLIES.get(path))
     if path == "/metrics":
-        replies["200"]["content"] = {"text/plain": {"schema": {"type": "string"}}}
+        content = {"text/plain": {"schema": {"type": "string"}}}
     if path in _STREAMS:
-        replies["200"]["content"]["text/event-stream"] = {"schema": {"type": "string"}}
-    replies.pop("422", None)  # FastAPI's own kind of refusal, which no route here uses
-    replies["4XX"] = {"description": "Refused", "content": _content(Error)}
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+    operation["responses"] = {
+        "200": {"description": "Done", "content": content},
+        "4XX": {"description": "Refused", "content": _content(Error)},
+    }
+    return operation
+
+
+def _parameters(route: Route) -> list[Json]:
+    inside = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in route.param_convertors
+    ]
+    if route.path != "/pause":
+        return inside
+    modes = {"type": "string", "enum": list(get_args(PauseMode)), "default": "keep"}
+    return [*inside, {"name": "mode", "in": "query", "required": False, "schema": modes}]
 
 
 def _content(kind: type | None) -> Json:

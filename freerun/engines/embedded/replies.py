@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 import msgspec
-from fastapi import FastAPI, Request, Response
-from fastapi.responses import StreamingResponse
 from starlette.exceptions import HTTPException
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import ExceptionHandler, Receive, Scope, Send
 
 from freerun.core import ConfigError, EngineError, FreerunError
 from freerun.engines import wire
@@ -88,38 +88,49 @@ async def _until_gone(request: Request) -> None:
         pass
 
 
-def add_refusals(app: FastAPI) -> None:
-    """Whatever goes wrong with a request is said in OpenAI's shape."""
+async def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    return refusal(str(error), error.status, error.param, error.code)
 
-    @app.exception_handler(Refused)
-    async def refused(_: Request, error: Refused) -> Response:
-        return refusal(str(error), error.status, error.param, error.code)
 
-    @app.exception_handler(ConfigError)
-    @app.exception_handler(EngineError)
-    async def impossible(_: Request, error: FreerunError) -> Response:
-        return refusal(str(error), 400)
+async def _impossible(_: Request, error: Exception) -> Response:
+    return refusal(str(error), 400)
 
-    @app.exception_handler(msgspec.DecodeError)
-    async def unreadable(_: Request, error: msgspec.DecodeError) -> Response:
-        return refusal(f"the request's body: {error}", 400)
 
-    @app.exception_handler(UnicodeDecodeError)
-    async def not_text(_: Request, error: UnicodeDecodeError) -> Response:
-        return refusal(f"the request's body is not UTF-8: {error}", 400)
+async def _unreadable(_: Request, error: Exception) -> Response:
+    return refusal(f"the request's body: {error}", 400)
 
-    @app.exception_handler(Exception)
-    async def unexpected(_: Request, error: Exception) -> Response:
-        return refusal(f"this server failed, and its log says where: {type(error).__name__}: {error}", 500)
 
-    @app.exception_handler(FreerunError)
-    async def failed(_: Request, error: FreerunError) -> Response:
-        return refusal(str(error), 500, code=type(error).__name__)
+async def _not_text(_: Request, error: Exception) -> Response:
+    return refusal(f"the request's body is not UTF-8: {error}", 400)
 
-    @app.exception_handler(HTTPException)
-    async def no_such_route(request: Request, error: HTTPException) -> Response:
-        return refusal(f"{error.detail}: {request.method} {request.url.path}", error.status_code, headers=error.headers)
 
-    @app.exception_handler(ClientGone)
-    async def gone(_: Request, __: ClientGone) -> Response:
-        return Response(status_code=499)  # nobody reads it
+async def _failed(_: Request, error: Exception) -> Response:
+    return refusal(str(error), 500, code=type(error).__name__)
+
+
+async def _unexpected(_: Request, error: Exception) -> Response:
+    return refusal(f"this server failed, and its log says where: {type(error).__name__}: {error}", 500)
+
+
+async def _no_such_route(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return refusal(f"{error.detail}: {request.method} {request.url.path}", error.status_code, headers=error.headers)
+
+
+async def _gone(_: Request, __: Exception) -> Response:
+    return Response(status_code=499)  # nobody reads it
+
+
+REFUSALS: dict[Any, ExceptionHandler] = {
+    Refused: _refused,
+    ConfigError: _impossible,
+    EngineError: _impossible,
+    msgspec.DecodeError: _unreadable,
+    UnicodeDecodeError: _not_text,
+    FreerunError: _failed,
+    HTTPException: _no_such_route,
+    ClientGone: _gone,
+    Exception: _unexpected,
+}
+"""Whatever goes wrong with a request is said in OpenAI's shape."""

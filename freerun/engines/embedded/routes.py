@@ -5,7 +5,9 @@ from collections.abc import AsyncIterator
 from typing import Literal, get_args
 
 import msgspec
-from fastapi import FastAPI, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from freerun.engines import frames, wire
 from freerun.engines.embedded.pending import AnswerPart, AnswerRequest, PendingAnswers
@@ -16,7 +18,7 @@ from freerun.weights.base import Subscriber
 PauseMode = Literal["keep", "abort"]
 
 
-def add_token_routes(app: FastAPI, thread: EngineThread) -> None:
+def token_routes(thread: EngineThread) -> list[Route]:
     async def generate(request: Request) -> Response:
         body = msgspec.json.decode(await request.body(), type=wire.GenerateRequest)
         params = body.sampling_params
@@ -33,7 +35,7 @@ def add_token_routes(app: FastAPI, thread: EngineThread) -> None:
             asked.close()
         return json(wire.GenerateResponse(body.request_id, choices))
 
-    app.add_route(wire.GENERATE, generate, methods=["POST"])  # without FastAPI's look at parameters: this one is hot
+    return [Route(wire.GENERATE, generate, methods=["POST"])]
 
 
 async def _events(id: str, asked: PendingAnswers) -> AsyncIterator[bytes]:
@@ -57,39 +59,39 @@ def _choice(whole: AnswerPart) -> wire.Choice:
     return wire.choice_of(whole.index, whole.tokens, whole.logprobs, whole.versions, whole.finish, whole.alternatives)
 
 
-def add_control_routes(app: FastAPI, thread: EngineThread, subscriber: Subscriber) -> None:
-    @app.post("/update_weights")
+def control_routes(thread: EngineThread, subscriber: Subscriber) -> list[Route]:
     async def update_weights(request: Request) -> Response:
         body = msgspec.json.decode(await request.body(), type=wire.UpdateRequest)
         return json(await thread.update_weights(body.update_info, subscriber, body.on_update))
 
-    @app.post("/pause")
-    async def pause(mode: str = "keep") -> Response:
+    async def pause(request: Request) -> Response:
         """vLLM's `clear_cache` needs no word here: new weights always rebuild the cache, unless `on_update: keep`."""
+        mode = request.query_params.get("mode", "keep")
         if mode not in get_args(PauseMode):
             raise Refused(f"mode is {mode!r}; it can be {' or '.join(get_args(PauseMode))}", "mode")
         await thread.pause(abort=mode == "abort")
         return json({"status": "paused"})
 
-    @app.post("/resume")
-    async def resume() -> Response:
+    async def resume(_: Request) -> Response:
         await thread.resume()
         return json({"status": "resumed"})
 
-    @app.get("/is_paused")
-    async def is_paused() -> Response:
+    async def is_paused(_: Request) -> Response:
         return json({"is_paused": thread.paused})
 
-    @app.get("/stats")
-    async def stats() -> Response:
+    async def stats(_: Request) -> Response:
         return json(await thread.stats())
 
-    @app.get("/metrics")
-    async def metrics() -> Response:
+    async def metrics(_: Request) -> Response:
         return Response((await thread.metrics()).prometheus(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    @app.head("/health", include_in_schema=False)
-    @app.get("/health")
-    async def health() -> Response:
+    async def health(_: Request) -> Response:
         """At once: a step may take longer than whoever asks is willing to wait, and an engine that fails ends this."""
         return json({"version": thread.version})
+
+    posts = (update_weights, pause, resume)
+    gets = (is_paused, stats, metrics, health)
+    return [
+        *(Route(f"/{endpoint.__name__}", endpoint, methods=["POST"]) for endpoint in posts),
+        *(Route(f"/{endpoint.__name__}", endpoint) for endpoint in gets),
+    ]

@@ -17,7 +17,7 @@ def uniform(seed: int, index: int, position: int) -> float:
 
 
 def sample(logits_RV: Tensor, how: list[Sampling], uniforms: list[float]) -> tuple[list[int], list[float]]:
-    """A token and its behaviour log-probability a row.
+    """A token and its behavior log-probability a row.
 
     The log-probability is that among all tokens, after temperature: top-k and top-p say which tokens may be sampled,
     and not how likely the policy finds them. Temperature 0 takes the likeliest token, with its log-probability at

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from freerun.core import EngineError, FinishReason, Version
 from freerun.engines.embedded.blocks import Blocks
+from freerun.engines.embedded.memory import cache_for
 from freerun.engines.embedded.sequence import UNKNOWN, Chunk, Request, Sequence
 
 _UNKNOWN = [UNKNOWN]
@@ -59,12 +60,11 @@ class Scheduler:
     def submit(self, request: Request) -> list[Sequence]:
         """Queue a request's sequences. One that could never fit, even alone, is refused."""
         sequences = [Sequence(request, index) for index in range(request.n)]
-        most = self._blocks.needed(sequences[0].most_tokens + self._burst) + 1
-        if most > self._blocks.count:
+        needed = cache_for(sequences[0].most_tokens, self._blocks.block_tokens, self._burst)
+        if needed > self._blocks.tokens:
             raise EngineError(
                 f"a prompt of {len(request.prompt)} and an answer of {request.sampling.max_new_tokens} tokens need "
-                f"{most * self._blocks.block_tokens} tokens of cache; engine.cache_tokens is "
-                f"{self._blocks.count * self._blocks.block_tokens}"
+                f"{needed} tokens of cache; engine.cache_tokens is {self._blocks.tokens}"
             )
         request.unfinished = request.n
         self.waiting.extend(sequences)

@@ -4,6 +4,7 @@ from collections.abc import Sequence as Sequences
 
 from freerun.core import FinishReason
 from freerun.engines.embedded.engine import EmbeddedEngine
+from freerun.engines.embedded.memory import longest_in
 from freerun.engines.embedded.sequence import EndedAnswer, Sequence
 
 
@@ -23,7 +24,7 @@ class ServedEngine(EmbeddedEngine):
 
     @property
     def longest(self) -> int:
-        """Most tokens that a prompt and its answer can have together: the model's positions, or what the cache holds
-        of one sequence (the scheduler keeps a block and a burst in reserve)."""
-        cached = (self._blocks.count - 1) * self._blocks.block_tokens - self._runner.burst
-        return max(min(self._decoder.shape.max_positions, cached), 0)
+        """Most tokens that a prompt and its answer can have together: the model's positions, or what the cache
+        holds."""
+        cached = longest_in(self._blocks.tokens, self._blocks.block_tokens, self._runner.burst)
+        return min(self._decoder.shape.max_positions, cached)

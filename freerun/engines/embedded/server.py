@@ -11,17 +11,18 @@ from pathlib import Path
 
 import torch
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
 
 from freerun.core import ConfigError
 from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.load import load_for_engine
 from freerun.engines.embedded.middleware import LimitBodySize, RequireApiKey
-from freerun.engines.embedded.openai.routes import OpenAIService, add_openai_routes
+from freerun.engines.embedded.openai.routes import OpenAIService, openai_routes
 from freerun.engines.embedded.openai.text import Tokenizer
-from freerun.engines.embedded.openapi import describe
-from freerun.engines.embedded.replies import add_refusals
-from freerun.engines.embedded.routes import add_control_routes, add_token_routes
+from freerun.engines.embedded.openapi import description_routes
+from freerun.engines.embedded.replies import REFUSALS
+from freerun.engines.embedded.routes import control_routes, token_routes
 from freerun.engines.embedded.served import ServedEngine
 from freerun.engines.embedded.thread import EngineThread
 from freerun.models.tokenizer import has_tokenizer
@@ -106,17 +107,14 @@ async def serve_engine(
         thread.stop(within_s=_LAST_STEP_S if for_people else None)
 
 
-def app_of(desk: OpenAIService, subscriber: Subscriber, api_key: str | None) -> FastAPI:
-    app = FastAPI(title="Freerun embedded engine")
-    add_refusals(app)
-    add_token_routes(app, desk.thread)
-    add_control_routes(app, desk.thread, subscriber)
-    add_openai_routes(app, desk)
-    describe(app)
-    app.add_middleware(LimitBodySize)
-    if api_key:
-        app.add_middleware(RequireApiKey, key=api_key)
-    return app
+def app_of(desk: OpenAIService, subscriber: Subscriber, api_key: str | None) -> Starlette:
+    routes = [*token_routes(desk.thread), *control_routes(desk.thread, subscriber), *openai_routes(desk)]
+    key = [Middleware(RequireApiKey, key=api_key)] if api_key else []
+    return Starlette(
+        routes=[*routes, *description_routes(routes)],
+        middleware=[*key, Middleware(LimitBodySize)],
+        exception_handlers=REFUSALS,
+    )
 
 
 def _engine(folder: Path, config: EngineConfig) -> ServedEngine:
@@ -125,7 +123,7 @@ def _engine(folder: Path, config: EngineConfig) -> ServedEngine:
     return engine
 
 
-def _server(thread: EngineThread, app: FastAPI, for_people: bool) -> uvicorn.Server:
+def _server(thread: EngineThread, app: Starlette, for_people: bool) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
         log_level="warning",

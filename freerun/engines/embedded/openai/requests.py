@@ -4,12 +4,12 @@ What makes no sense, and what this engine cannot do, is refused by name; nothing
 nothing (`parameters.py`).
 """
 
-import difflib
 import secrets
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
+from freerun.core.text import did_you_mean
 from freerun.engines.base import Sampling
 from freerun.engines.embedded.openai.parameters import IGNORED, REFUSED
 from freerun.engines.embedded.replies import Refused
@@ -141,9 +141,7 @@ def _refuse(key: str, value: Any, known: set[str]) -> None:
         if value not in harmless:
             raise Refused(f"{key} is not supported: {instead}", key, "unsupported_parameter")
         return
-    near = difflib.get_close_matches(key, known, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    raise Refused(f"unknown parameter {key}{hint}", key, "unknown_parameter")
+    raise Refused(f"unknown parameter {key}{did_you_mean(key, known)}", key, "unknown_parameter")
 
 
 def _field_of(error: msgspec.ValidationError) -> str | None:

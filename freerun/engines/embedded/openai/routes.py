@@ -6,7 +6,9 @@ import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from fastapi import FastAPI, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from freerun.engines.embedded.openai.answers import ChatFormat, CompletionFormat, Json, Reply, ReplyFormat, Said, Word
 from freerun.engines.embedded.openai.prompts import chat_prompt_of, prompts_of
@@ -127,28 +129,31 @@ async def stream_of(
     yield DONE
 
 
-def add_openai_routes(app: FastAPI, desk: OpenAIService) -> None:
+def openai_routes(desk: OpenAIService) -> list[Route]:
     card = {"id": desk.model, "object": "model", "created": int(time.time()), "owned_by": "freerun"}
 
-    @app.get("/v1/models")
-    async def models() -> Response:
+    async def models(_: Request) -> Response:
         return json({"object": "list", "data": [card | {"max_model_len": desk.longest}]})
 
-    @app.get("/v1/models/{name}")
-    async def model(name: str) -> Response:
-        desk.check_model(name)
+    async def model(request: Request) -> Response:
+        desk.check_model(request.path_params["name"])
         return json(card | {"max_model_len": desk.longest})
 
-    @app.post("/v1/completions")
     async def completions(request: Request) -> Response:
         body = read(await request.body(), CompletionBody)
         desk.check_model(body.model)
         prompts = await asyncio.to_thread(prompts_of, body, desk.tokenizer, desk.longest)  # a long text takes seconds
         return await desk.answer(request, body, CompletionFormat(), prompts)
 
-    @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
         body = read(await request.body(), ChatBody)
         desk.check_model(body.model)
         prompt = await asyncio.to_thread(chat_prompt_of, body, desk.tokenizer, desk.longest)
         return await desk.answer(request, body, ChatFormat(), [prompt])
+
+    return [
+        Route("/v1/models", models),
+        Route("/v1/models/{name}", model),
+        Route("/v1/completions", completions, methods=["POST"]),
+        Route("/v1/chat/completions", chat, methods=["POST"]),
+    ]

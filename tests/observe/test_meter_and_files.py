@@ -3,17 +3,20 @@
 import io
 import json
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from freerun.control.ledger import MemoryLedger
 from freerun.core import Batch, FinishReason, Group, Sample, Task
-from freerun.core.reports import PUBLISH, StepResult, UpdateReport
+from freerun.core.observer import Observers
+from freerun.core.reports import PUBLISH, StepResult, UpdateReport, WeightsHandle
+from freerun.observe.files import RunFiles
 from freerun.observe.folder import RunFolder
 from freerun.observe.live import view
-from freerun.observe.recorder import BatchFigures, Recorder
+from freerun.observe.meter import BatchFigures, StepMeter
 from freerun.observe.timeline import read_timeline
 from tests.control.test_promises import Letters
 
@@ -27,7 +30,7 @@ def batch(version: int) -> Batch:
 def result(version: int) -> StepResult:
     start_s = time.monotonic() + 100.0 * version
     phases = [("learn", start_s, start_s + 10), (PUBLISH, start_s + 10, start_s + 12)]
-    return StepResult(version, {"loss": 0.5}, phases)
+    return StepResult(version, {"loss": 0.5}, phases, weights=WeightsHandle("none", version, ""))
 
 
 @pytest.fixture
@@ -35,8 +38,15 @@ def folder(tmp_path: Path) -> RunFolder:
     return RunFolder.create(tmp_path, "run")
 
 
-def recorder_in(folder: RunFolder) -> Recorder:
-    return Recorder(folder, view("run", 3, 4, Console(file=io.StringIO())), MemoryLedger(), Letters())
+@contextmanager
+def observing(folder: RunFolder, engine_idle_s: float = 0.0) -> Iterator[Observers]:
+    files, everybody = RunFiles(folder, Letters()), Observers()
+    meter = StepMeter(everybody, files.begun_s)
+    meter.begin(engine_idle_s)
+    for observer in (meter, files, view("run", 3, 4, Console(file=io.StringIO()))):
+        everybody.add(observer)
+    with closing(everybody):
+        yield everybody
 
 
 def test_what_is_left_out_of_training_is_not_counted_as_trained(folder: RunFolder) -> None:
@@ -50,11 +60,10 @@ def test_what_is_left_out_of_training_is_not_counted_as_trained(folder: RunFolde
 
 
 def test_engines_that_were_idle_while_others_started_are_not_called_idle(folder: RunFolder) -> None:
-    with recorder_in(folder) as recorder:
-        recorder.begin(engine_idle_s=40.0)
-        recorder.learns(batch(0), masked_tokens=0)
-        recorder.stepped(result(1))
-        recorder.updated([UpdateReport(1, 0.004, 7, 40.25)])
+    with observing(folder, engine_idle_s=40.0) as run:
+        run.learning(batch(0), masked_tokens=0)
+        run.stepped(result(1))
+        run.updated([UpdateReport(1, 0.004, 7, 40.25)])
     assert lines(folder.metrics)[0]["engine_idle_s"] == 0.25
 
 
@@ -63,24 +72,24 @@ def lines(path: Path) -> list[dict[str, object]]:
 
 
 def test_a_step_is_written_with_its_own_samples_though_the_next_has_begun(folder: RunFolder) -> None:
-    with recorder_in(folder) as recorder:
-        recorder.learns(batch(0), masked_tokens=0)
-        recorder.stepped(result(1))
-        recorder.learns(batch(1), masked_tokens=0)
+    with observing(folder) as run:
+        run.learning(batch(0), masked_tokens=0)
+        run.stepped(result(1))
+        run.learning(batch(1), masked_tokens=0)
         assert lines(folder.metrics) == lines(folder.samples) == [], "engines come first"
-        recorder.updated([UpdateReport(1, 0.004, 7)])
+        run.updated([UpdateReport(1, 0.004, 7)])
         assert [(line["step"], line["text"]) for line in lines(folder.samples)] == [(1, "of 0")]
         assert [(line["step"], line["update_pause_s"]) for line in lines(folder.metrics)] == [(1, 0.004)]
-        recorder.stepped(result(2))
+        run.stepped(result(2))
     assert [(line["step"], line["text"]) for line in lines(folder.samples)] == [(1, "of 0"), (2, "of 1")]
     assert [line["step"] for line in lines(folder.metrics)] == [1, 2], "the last one's update was not waited for"
 
 
 def test_a_step_ends_with_what_it_learned_and_publishing_is_the_update_s(folder: RunFolder) -> None:
-    with recorder_in(folder) as recorder:
-        recorder.learns(batch(0), masked_tokens=0)
-        recorder.stepped(result(1))
-        recorder.updated([UpdateReport(1, 0.004, 0)])
+    with observing(folder) as run:
+        run.learning(batch(0), masked_tokens=0)
+        run.stepped(result(1))
+        run.updated([UpdateReport(1, 0.004, 0)])
     spans = {event["name"]: event for event in read_timeline(folder.timeline) if event["ph"] == "X"}
     assert spans["step 1"]["dur"] == pytest.approx(10e6)
     assert spans[PUBLISH]["dur"] == pytest.approx(2e6)
@@ -94,20 +103,20 @@ def group(number: int, *rewards: float) -> Group:
 
 def test_the_mean_of_all_judged_is_never_of_a_handful(folder: RunFolder) -> None:
     """Few were judged between two quick steps: those before count too, up to a batch."""
-    with recorder_in(folder) as recorder:
+    with observing(folder) as run:
         for version, judged in enumerate([[1, 1, 0, 0, 1, 1], [0], [0, 0], [0, 1, 0, 1, 1, 1]]):
-            recorder.judged(group(version, *judged))
-            recorder.learns(Batch(version, [group(version, 1, 1, 1, 0)]), masked_tokens=0)
-            recorder.stepped(result(version + 1))
-            recorder.updated([UpdateReport(version + 1, 0.0, 0)])
+            run.judged(group(version, *judged))
+            run.learning(Batch(version, [group(version, 1, 1, 1, 0)]), masked_tokens=0)
+            run.stepped(result(version + 1))
+            run.updated([UpdateReport(version + 1, 0.0, 0)])
     means = [line["reward_mean_all"] for line in lines(folder.metrics)]
     assert means == [4 / 6, 0.5, 0.25, 4 / 6], "of 6, then of 4: 0 1 1 0, then 1 0 0 0, then the 6 since"
 
 
 def said_in(folder: RunFolder, batches: list[Batch]) -> list[str]:
-    with recorder_in(folder) as recorder:
+    with observing(folder) as run:
         for given in batches:
-            recorder.learns(given, masked_tokens=0)
+            run.learning(given, masked_tokens=0)
     return [str(line["text"]) for line in lines(folder.notes)]
 
 

@@ -1,0 +1,13 @@
+"""Wording that every room shares."""
+
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+
+
+def did_you_mean(name: str, known: Iterable[str], in_full: Callable[[str], str] = str, similarity: float = 0.6) -> str:
+    """`; did you mean math?` where a known name is spelled much like this one, else nothing.
+
+    `in_full` turns the name that was found into what the user would write, such as train.lr for lr.
+    """
+    near = get_close_matches(name, list(known), n=1, cutoff=similarity)
+    return f"; did you mean {in_full(near[0])}?" if near else ""

@@ -1,0 +1,54 @@
+"""Starts the engines and the trainer of a run as processes, each with its settings from the plan."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from secrets import token_hex
+
+from freerun.config.tree import RunConfig
+from freerun.control.waiting import together
+from freerun.machine.processes import Processes
+from freerun.plan.placement import RunKind
+from freerun.plan.plan import GpuAssignment, Plan
+from freerun.run.child import ENGINE_KEY, EngineSettings, TrainerSettings
+
+
+@dataclass(frozen=True)
+class Starter:
+    config: RunConfig
+    plan: Plan
+    processes: Processes
+    environments: Mapping[str, dict[str, str]]
+    """By the names of processes."""
+    key: str = field(default_factory=token_hex)
+    """Engines answer whoever has it: this run, and nobody else on the machine."""
+
+    async def engine(self, assignment: GpuAssignment) -> str:
+        """Returns where it can be reached."""
+        name, engine = assignment.process, self.plan.engine_settings(assignment)
+        settings = EngineSettings(self.config.model.path, engine.plain())
+        environment = {**self.environments[name], ENGINE_KEY: self.key}
+        return await self.processes.start(name, "engine", settings, engine.threads, environment)
+
+    async def trainer(self, scratch: Path, checkpoint: Path | None) -> str:
+        """All ranks, at the same time: each waits for the others. Returns where the first can be reached. Supervised
+        training is at temperature 1: nothing in it is sampled."""
+        config, plan = self.config, self.plan
+        first = TrainerSettings(
+            config.model.path,
+            plan.train.plain(),
+            1.0 if plan.kind is RunKind.SFT else config.rollout.temperature,
+            config.seed,
+            plan.lengths.answer,
+            f"ipc://{scratch}/trainer",
+            str(scratch),
+            str(checkpoint) if checkpoint else None,
+            rendezvous=str(scratch / "ranks"),
+        )
+        endpoint, *_ = await together(*(self._rank(first, rank, one) for rank, one in enumerate(plan.ranks)))
+        return endpoint
+
+    async def _rank(self, first: TrainerSettings, rank: int, assignment: GpuAssignment) -> str:
+        name, threads = assignment.process, self.plan.train.threads
+        settings = replace(first, rank=rank, memory_share=assignment.memory_share)
+        return await self.processes.start(name, "trainer", settings, threads, self.environments[name])
