@@ -23,6 +23,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 import msgspec
+import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -143,7 +144,7 @@ class Sampler:
         return Group(id, task, samples, admitted_at=self.engine.version)
 
     def _judged(self, task: Task, completion: Completion) -> Sample:
-        text = self._tokenizer.decode(completion.tokens, skip_special_tokens=True)
+        text = self._tokenizer.decode(completion.tokens.tolist(), skip_special_tokens=True)
         sample = sample_of(task, completion, text)
         sample.reward = float(text.strip() == task.answer)
         return sample
@@ -186,9 +187,8 @@ class AtAge:
         """π_proximal / π_behavior of every trained token, whatever the objective makes of it."""
         samples = batch.samples
         proximal = [logprob for logprobs in self.learner.score(samples) for logprob in logprobs]
-        pairs = (zip(sample.behavior_logprobs, sample.loss_mask, strict=True) for sample in samples)
-        behavior = [logprob for sample in pairs for logprob, trained in sample if trained]
-        return (torch.tensor(proximal) - torch.tensor(behavior)).exp()
+        behavior = np.concatenate([sample.behavior_logprobs[sample.loss_mask] for sample in samples])
+        return (torch.tensor(proximal) - torch.from_numpy(behavior)).exp()
 
 
 def warm_up(job: WarmUp) -> float:

@@ -8,12 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
 
 from freerun.bench.engine import decoder_of
 from freerun.core import Batch, ConfigError, FinishReason, Group, Sample, Task
+from freerun.core.nouns import NOT_SAMPLED, VersionRuns
 from freerun.machine.device import choose_device
 from freerun.models.shape import Shape
 from freerun.train.config import TrainConfig
@@ -93,8 +95,9 @@ class PaddedLearner(FixedLearner):
         sample = samples[index]
         more = max(len(samples[i].tokens) for i in chosen) - len(sample.tokens)
         return Sample(
-            sample.tokens + [0] * more, sample.loss_mask + [False] * more, sample.behavior_logprobs + [0.0] * more,
-            sample.versions + [-1] * more, sample.finish, reward=sample.reward,
+            np.pad(sample.tokens, (0, more)), np.pad(sample.loss_mask, (0, more)),
+            np.pad(sample.behavior_logprobs, (0, more)),
+            VersionRuns.joined([*sample.versions.runs, (NOT_SAMPLED, more)]), sample.finish, reward=sample.reward,
         )  # fmt: skip
 
 

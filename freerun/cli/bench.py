@@ -244,6 +244,24 @@ def bench_staleness(
     run_to_end(bench_staleness(parse_etas(etas), list(range(seeds)), steps, lr, out, json_only), lambda: "stopped")
 
 
+@bench.command("controller")
+def bench_controller(
+    answers: Annotated[int, typer.Option(help="Answers of a batch, in groups of 16.", min=16)] = 8_192,
+    tokens: Annotated[int, typer.Option(help="Tokens of an answer.", min=2)] = 8_192,
+    steps: Annotated[int, typer.Option(help="Batches.", min=2)] = 3,
+    engines: Annotated[int, typer.Option(help="Processes that answer from a script.", min=1)] = 1,
+    json_only: JsonOnly = False,
+) -> None:
+    """How many tokens a second does one controller carry, from engines to trainer?
+
+    Scripted engines stream answers over HTTP through the loop of a run to a trainer process that checks every token;
+    also how much memory a token takes, and how long the loop stands still. The same with the JSON of vLLM.
+    """
+    from freerun.bench.controller import Work, bench_controller
+
+    run_to_end(bench_controller(Work(answers, tokens, steps, engines), json_only), lambda: "stopped")
+
+
 @bench.command("judge")
 def bench_judge(
     gsm8k: Annotated[

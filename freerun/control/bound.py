@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from freerun.core import Group, Version
-from freerun.core.nouns import NOT_SAMPLED
 
 
 @dataclass(slots=True)
@@ -87,18 +86,12 @@ class Mask:
         alive = [group for group in ready if group.newest_version >= oldest_allowed]
         dead = [group for group in ready if group.newest_version < oldest_allowed]
         take = _oldest(alive, count)
-        return Selection(take=take, drop=dead, masked_tokens=sum(_mask(group, oldest_allowed) for group in take))
+        return Selection(take=take, drop=dead, masked_tokens=_mask(take, oldest_allowed))
 
 
 def _oldest(groups: list[Group], count: int) -> list[Group]:
     return sorted(groups, key=lambda group: group.id)[:count] if len(groups) >= count else []
 
 
-def _mask(group: Group, oldest_allowed: Version) -> int:
-    masked = 0
-    for sample in group.samples:
-        for position, version in enumerate(sample.versions):
-            if NOT_SAMPLED < version < oldest_allowed and sample.loss_mask[position]:
-                sample.loss_mask[position] = False
-                masked += 1
-    return masked
+def _mask(groups: list[Group], oldest_allowed: Version) -> int:
+    return sum(sample.mask_older_than(oldest_allowed) for group in groups for sample in group.samples)

@@ -1,21 +1,26 @@
 """Task, Sample, Group, Batch, Version: the words of Freerun as plain data.
 
-They cross process borders as msgpack, so they hold only strings, numbers, lists and each other.
-All per-token lists of a sample are aligned with `tokens`, prompt included, so a conversation of many
-turns (sampled and given tokens interleaved) is the same shape as a single answer.
+What a sample has by token is in arrays, nine bytes a token: a batch has tens of millions of them. They are aligned with
+`tokens`, prompt included, so a conversation of many turns (sampled and given tokens interleaved) is the same shape as a
+single answer.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import compress
 from typing import Any
 
-Version = int
-"""Of the policy: 0 is the starting checkpoint, and each training step adds one."""
+import numpy as np
+from numpy.typing import NDArray
 
-NOT_SAMPLED: Version = -1
-"""The version of a token that no policy sampled: a prompt's, or a tool's answer."""
+from freerun.core.versions import NOT_SAMPLED as NOT_SAMPLED
+from freerun.core.versions import Version as Version
+from freerun.core.versions import VersionRuns as VersionRuns
+
+Tokens = NDArray[np.int32]
+Marks = NDArray[np.bool_]
+Logprobs = NDArray[np.float32]
 
 
 class FinishReason(StrEnum):
@@ -46,37 +51,88 @@ class Task:
     """The prompt's messages, where it is more than one message of a user's."""
 
 
-@dataclass(slots=True)
 class Sample:
-    """One answer. Lists are aligned with `tokens`; `loss_mask` is true where the policy sampled the token."""
+    """One answer. Arrays are aligned with `tokens`; `loss_mask` is true where the policy sampled the token.
 
-    tokens: list[int]
-    loss_mask: list[bool]
-    behavior_logprobs: list[float]
-    versions: list[Version]
-    finish: FinishReason
-    text: str = ""
-    """The sampled text, for judges and people."""
-    reward: float | None = None
-    """None until judged; still None when judging failed, and then the sample is not trained on."""
+    To change the mask, give it another: how many tokens of each version have a loss is counted when it is set, since
+    millions of them are asked for at once, when a batch is chosen, and the loop waits.
+    """
+
+    __slots__ = ("_loss_mask", "behavior_logprobs", "finish", "reward", "text", "tokens", "trained", "versions")
+
+    def __init__(
+        self,
+        tokens: Sequence[int] | Tokens,
+        loss_mask: Sequence[bool] | Marks,
+        behavior_logprobs: Sequence[float] | Logprobs,
+        versions: Sequence[Version] | VersionRuns,
+        finish: FinishReason,
+        text: str = "",
+        reward: float | None = None,
+    ) -> None:
+        """Arrays of the right type are kept as they are; lists become arrays. `text` is what was sampled, for judges
+        and people. `reward` is None until it is judged; still None when judging failed, and then the sample is not
+        trained on."""
+        self.tokens: Tokens = np.asarray(tokens, np.int32)
+        self.behavior_logprobs: Logprobs = np.asarray(behavior_logprobs, np.float32)
+        self.versions = VersionRuns.of(versions)
+        self.loss_mask = np.asarray(loss_mask, np.bool_)
+        self.finish, self.text, self.reward = finish, text, reward
+
+    @property
+    def loss_mask(self) -> Marks:
+        return self._loss_mask
+
+    @loss_mask.setter
+    def loss_mask(self, marks: Marks) -> None:
+        trained: dict[Version, int] = {}
+        for version, start, end in self.versions.stretches():
+            if count := int(np.count_nonzero(marks[start:end])):
+                trained[version] = trained.get(version, 0) + count
+        self._mark(marks, trained)
+
+    def _mark(self, marks: Marks, trained: dict[Version, int]) -> None:
+        self._loss_mask = marks.view()
+        self._loss_mask.flags.writeable = False
+        self.trained = trained
+        """How many tokens with a loss each version has."""
 
     @property
     def num_sampled(self) -> int:
-        return len(self.versions) - self.versions.count(NOT_SAMPLED)
+        return self.versions.num_sampled
 
     @property
     def oldest_version(self) -> Version:
         """The oldest version among its sampled tokens (of an empty answer: NOT_SAMPLED)."""
-        return min(set(self.versions) - {NOT_SAMPLED}, default=NOT_SAMPLED)
+        return self.versions.oldest
 
-    @property
-    def trained_versions(self) -> Iterator[Version]:
-        """Of each token with a loss."""
-        return compress(self.versions, self.loss_mask)
+    def trains_older_than(self, version: Version) -> bool:
+        """Whether a sampled token of an earlier version has a loss."""
+        return any(NOT_SAMPLED < trained < version for trained in self.trained)
+
+    def mask_older_than(self, version: Version) -> int:
+        """Take the loss from sampled tokens of earlier versions; how many had one."""
+        old = {trained: count for trained, count in self.trained.items() if NOT_SAMPLED < trained < version}
+        if old:
+            marks = self.loss_mask.copy()
+            for sampled_by, start, end in self.versions.stretches():
+                if sampled_by in old:
+                    marks[start:end] = False
+            self._mark(marks, {v: count for v, count in self.trained.items() if v not in old})
+        return sum(old.values())
 
     @property
     def truncated(self) -> bool:
         return self.finish is FinishReason.LENGTH
+
+
+def trained_by_version(samples: Iterable[Sample]) -> Counter[Version]:
+    """How many tokens with a loss each version has."""
+    counts: dict[Version, int] = {}
+    for sample in samples:
+        for version, count in sample.trained.items():
+            counts[version] = counts.get(version, 0) + count
+    return Counter(counts)
 
 
 @dataclass(slots=True)
@@ -103,7 +159,7 @@ class Group:
     def newest_version(self) -> Version:
         """The version of its newest token (without a sampled one: NOT_SAMPLED). Found once, too."""
         if self._newest is None:
-            self._newest = max((max(s.versions, default=NOT_SAMPLED) for s in self.samples), default=NOT_SAMPLED)
+            self._newest = max((s.versions.newest for s in self.samples), default=NOT_SAMPLED)
         return self._newest
 
     @property

@@ -6,13 +6,16 @@ the version and the log-probability of the forward pass that sampled it.
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+import numpy as np
+
 from freerun.core import FinishReason, Version
+from freerun.core.nouns import Logprobs, Tokens, VersionRuns
 from freerun.core.reports import EngineStats, UpdateReport, WeightsHandle
-from freerun.engines.extras import Alternatives, Extras
+from freerun.engines.extras import Extras
 
 _COLDEST, _HOTTEST, _MOST, _LEAST_P = 1e-3, 1e6, 2**31 - 1, 1e-6
 
@@ -49,17 +52,29 @@ class Sampling:
             object.__setattr__(self, "top_k", _MOST)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False, eq=False)
 class Completion:
     """One sampled answer, without its prompt: a token, a log-probability and a version each."""
 
     index: int
-    tokens: list[int]
-    logprobs: list[float]
-    versions: list[Version]
+    tokens: Tokens
+    logprobs: Logprobs
+    versions: VersionRuns
     finish: FinishReason
-    alternatives: list[Alternatives] = field(default_factory=list)
-    """One list for every token, if the request asked for alternatives."""
+
+    def __init__(
+        self,
+        index: int,
+        tokens: Sequence[int] | Tokens,
+        logprobs: Sequence[float] | Logprobs,
+        versions: Sequence[Version] | VersionRuns,
+        finish: FinishReason,
+    ) -> None:
+        """Arrays of the right type are kept as they are; lists become arrays."""
+        self.index, self.finish = index, finish
+        self.tokens = np.asarray(tokens, np.int32)
+        self.logprobs = np.asarray(logprobs, np.float32)
+        self.versions = VersionRuns.of(versions)
 
 
 class Engine(Protocol):

@@ -9,7 +9,7 @@ import msgspec
 
 from freerun.core import EngineError
 from freerun.core.reports import EngineStats, UpdateReport, WeightsHandle
-from freerun.engines import wire
+from freerun.engines import frames, wire
 from freerun.engines.base import Completion, Sampling
 from freerun.engines.config import OnUpdate
 
@@ -22,11 +22,13 @@ goes out fails that request."""
 
 class HttpEngine:
     """An async context manager. No time-outs of its own on answers: how long is too long is the controller's to say.
-    `key` is what the engine asks of its clients, if anything."""
+    `key` is what the engine asks of its clients, if anything. Answers are asked for in the binary form of `frames.py`,
+    unless `accept` says otherwise, and taken in whichever form the engine has."""
 
-    def __init__(self, url: str, key: str | None = None) -> None:
+    def __init__(self, url: str, key: str | None = None, accept: str = f"{frames.MEDIA_TYPE}, */*;q=0.5") -> None:
         self.url = url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._accept = {"Accept": accept}
         self.on_update: OnUpdate | None = None
         """What an update does to running answers, instead of the engine's own setting."""
         self._chunks = msgspec.json.Decoder(wire.GenerateResponse)
@@ -45,19 +47,27 @@ class HttpEngine:
 
     async def generate(self, prompt: list[int], sampling: Sampling, n: int = 1) -> AsyncIterator[Completion]:
         request = wire.request_of(uuid.uuid4().hex, prompt, sampling, n)
-        answers, left = wire.Answers(), n
+        url, body, left = self.url + wire.GENERATE, wire.encode(request), n
         try:
-            async with self._session.post(self.url + wire.GENERATE, data=wire.encode(request)) as response:
+            async with self._session.post(url, data=body, headers=self._accept) as response:
                 await _check(response)
-                async for line in _lines(response):
-                    for choice in self._chunks.decode(line).choices:
-                        if completion := answers.add(choice):
-                            left -= 1
-                            yield completion
+                binary = response.content_type == frames.MEDIA_TYPE
+                answers = frames.read(response.content, sampling.max_new_tokens) if binary else self._decoded(response)
+                async for completion in answers:
+                    left -= 1
+                    yield completion
         except (TimeoutError, aiohttp.ClientError, msgspec.DecodeError) as error:
             raise EngineError(f"the engine at {self.url} failed a request: {error or type(error).__name__}") from None
         if left:
             raise EngineError(f"the engine at {self.url} ended a request with {left} of {n} answers missing")
+
+    async def _decoded(self, response: aiohttp.ClientResponse) -> AsyncIterator[Completion]:
+        """The answers from vLLM's JSON, each as its last chunk comes."""
+        answers = wire.Answers()
+        async for line in _lines(response):
+            for choice in self._chunks.decode(line).choices:
+                if completion := answers.add(choice):
+                    yield completion
 
     async def update_weights(self, handle: WeightsHandle) -> UpdateReport:
         return await self._call("POST", "/update_weights", UpdateReport, wire.UpdateRequest(handle, self.on_update))

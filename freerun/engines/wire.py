@@ -1,19 +1,21 @@
 """The token routes' wire format, that of vLLM's `/inference/v1/generate`, in one place for server and client.
 
 A group is one request. With `stream`, each answer comes as one or more chunks that carry its index; its last one has a
-finish reason and the versions of its stretches of tokens. (Ours come whole, as each answer ends.)
+finish reason and the versions of its stretches of tokens. (Ours come whole, as each answer ends; clients that
+ask for it get them in a binary form, that of `frames.py`.)
 """
 
-from itertools import groupby
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from freerun.core import EngineError, FinishReason, Version
+from freerun.core.nouns import VersionRuns
 from freerun.core.reports import WeightsHandle
 from freerun.engines.base import Completion, Sampling
 from freerun.engines.config import OnUpdate
-from freerun.engines.extras import SamplingFields
+from freerun.engines.extras import Alternatives, SamplingFields
 
 GENERATE = "/inference/v1/generate"
 
@@ -108,21 +110,25 @@ def request_of(id: str, prompt: list[int], sampling: Sampling, n: int) -> Genera
     return GenerateRequest(request_id=id, token_ids=prompt, sampling_params=params, stream=True)
 
 
-def choice_of(completion: Completion) -> Choice:
-    stretches, start = [], 0
-    for version, run in groupby(completion.versions):
-        length = len(list(run))
-        stretches.append(Stretch(str(version), start, start + length))
-        start += length
-    content = [TokenLogprob(t, p) for t, p in zip(completion.tokens, completion.logprobs, strict=True)]
-    for entry, alternatives in zip(content, completion.alternatives, strict=False):
-        entry.top_logprobs = [TokenLogprob(token, logprob) for token, logprob in alternatives]
+def choice_of(
+    index: int,
+    tokens: list[int],
+    logprobs: list[float],
+    versions: list[Version],
+    finish: FinishReason,
+    alternatives: Sequence[Alternatives] = (),
+) -> Choice:
+    """A whole answer."""
+    content = [TokenLogprob(t, p) for t, p in zip(tokens, logprobs, strict=True)]
+    for entry, others in zip(content, alternatives, strict=False):
+        entry.top_logprobs = [TokenLogprob(token, logprob) for token, logprob in others]
+    stretches = [Stretch(str(version), start, end) for version, start, end in VersionRuns.of(versions).stretches()]
     return Choice(
-        index=completion.index,
-        token_ids=completion.tokens,
+        index=index,
+        token_ids=tokens,
         logprobs=Logprobs(content),
         weight_versions=stretches,
-        finish_reason=completion.finish.value,
+        finish_reason=finish.value,
     )
 
 
@@ -138,7 +144,7 @@ class Answers:
         logprobs.extend(entry.logprob for entry in choice.logprobs.content)
         if choice.finish_reason is None:
             return None
-        versions = [v for s in choice.weight_versions or [] for v in [_version(s.version)] * (s.end - s.start)]
+        versions = VersionRuns.joined((_version(s.version), s.end - s.start) for s in choice.weight_versions or [])
         if not len(tokens) == len(logprobs) == len(versions):
             raise EngineError(
                 f"an answer of {len(tokens)} tokens came with {len(logprobs)} log-probabilities and versions for "

@@ -38,6 +38,7 @@ class RunFiles(Observer):
         self.begun_s = now_s - (self.steps_before[-1].time_s if self.steps_before else 0.0)
         """When the run began, by the monotonic clock, as if it had never been interrupted."""
         self._timeline = Timeline(folder.timeline, now_s)
+        self._words: dict[int, str] = {}
         self._shown: dict[int, list[SampleRecord]] = {}
         """By step: the samples that wait for its line."""
 
@@ -70,7 +71,8 @@ class RunFiles(Observer):
             file.close()
 
     def _sample_record(self, version: Version, group: Group, sample: Sample) -> SampleRecord:
-        at = [i for i, v in enumerate(sample.versions) if v != NOT_SAMPLED]
+        versions = sample.versions.by_token()
+        sampled = versions != NOT_SAMPLED
         return SampleRecord(
             step=version + 1,
             version=version,
@@ -81,7 +83,13 @@ class RunFiles(Observer):
             text=sample.text,
             reward=sample.reward,
             finish=sample.finish.value,
-            tokens=[self._tokenizer.decode([sample.tokens[i]]) for i in at],
-            logprobs=[sample.behavior_logprobs[i] for i in at],
-            versions=[sample.versions[i] for i in at],
+            tokens=[self._word(token) for token in sample.tokens[sampled].tolist()],
+            logprobs=sample.behavior_logprobs[sampled].tolist(),
+            versions=versions[sampled].tolist(),
         )
+
+    def _word(self, token: int) -> str:
+        """Each token is decoded once: a long answer has thousands, most of them often, and the loop waits for this."""
+        if token not in self._words:
+            self._words[token] = self._tokenizer.decode([token])
+        return self._words[token]

@@ -10,11 +10,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 
 from freerun.core import Batch, DropReason, Group
 from freerun.core.groups import GroupEvent, Stage, Tally
-from freerun.core.nouns import NOT_SAMPLED
+from freerun.core.nouns import NOT_SAMPLED, trained_by_version
 from freerun.core.observer import Observer
 from freerun.core.records import StepRecord
 from freerun.core.reports import EngineStats, Span, StepResult, UpdateReport
@@ -38,7 +37,7 @@ class BatchFigures:
     def of(cls, batch: Batch, masked_tokens: int, skip_truncated: bool) -> "BatchFigures":
         samples = batch.samples
         trained = [sample for sample in samples if not (skip_truncated and sample.truncated)]
-        versions = Counter(chain.from_iterable(sample.trained_versions for sample in trained))
+        versions = trained_by_version(trained)
         staleness = {batch.version - version: count for version, count in versions.items() if version != NOT_SAMPLED}
         return cls(
             judged=len(samples),

@@ -54,7 +54,9 @@ class Conversation:
     @property
     def tokens(self) -> list[int]:
         """All that the policy has seen and said."""
-        return [token for turn in self._turns for token in (turn.tokens if isinstance(turn, Completion) else turn)]
+        return [
+            token for turn in self._turns for token in (turn.tokens.tolist() if isinstance(turn, Completion) else turn)
+        ]
 
     @property
     def tokens_left(self) -> int:

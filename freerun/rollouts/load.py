@@ -12,7 +12,7 @@ from freerun.rollouts.base import GroupRollout, Rollout
 from freerun.rollouts.config import ROLLOUTS, SINGLE_TURN, RolloutConfig
 from freerun.rollouts.conversation import ChatTokenizer
 from freerun.rollouts.own import OwnRollout
-from freerun.rollouts.single_turn import SingleTurn
+from freerun.rollouts.single_turn import Decoder, SingleTurn
 
 
 def load_own(config: RolloutConfig) -> Rollout | None:
@@ -48,10 +48,12 @@ def checked(rollout: Any, called: str) -> Rollout:
 def make_rollout(
     own: Rollout | None,
     tokenizer: ChatTokenizer,
+    decoder: Decoder,
     sampling: Sampling,
     group_size: int,
     note: Callable[[str], None] = lambda text: None,
 ) -> GroupRollout:
+    """`decoder` does what the tokenizer's `decode` does, and may be faster."""
     if own is None:
-        return SingleTurn(tokenizer, sampling, group_size)
+        return SingleTurn(decoder, sampling, group_size)
     return OwnRollout(own, tokenizer, sampling, group_size, note)

@@ -187,13 +187,13 @@ async def poll_engines(running: RunProcesses, observer: Observer) -> None:
 
 def rollout_of(prepared: Prepared, note: Callable[[str], None] = lambda text: None) -> GroupRollout:
     config = prepared.config.rollout
-    return make_rollout(prepared.rollout, prepared.tokenizer, config.sampling(), config.group_size, note)
+    return make_rollout(prepared.rollout, prepared.tokenizer, prepared.text, config.sampling(), config.group_size, note)
 
 
 def _evaluator(prepared: Prepared, judge: JudgeService, engine: HttpEngine) -> Evaluator:
     config = prepared.config
     sampling = config.rollout.sampling(temperature=config.evaluate.temperature)
-    rollout = make_rollout(prepared.rollout, prepared.tokenizer, sampling, config.evaluate.samples)
+    rollout = make_rollout(prepared.rollout, prepared.tokenizer, prepared.text, sampling, config.evaluate.samples)
     return Evaluator(prepared.held_out, rollout, judge, engine, config.evaluate.pass_reward, config.seed)
 
 

@@ -29,7 +29,7 @@ class Observed:
     ) -> "Observed":
         tasks, files, evaluations = (
             tasks_of(prepared, start.state),
-            RunFiles(start.folder, prepared.tokenizer),
+            RunFiles(start.folder, prepared.text),
             Evaluations(),
         )
         everybody = Observers([], guests)

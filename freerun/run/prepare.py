@@ -1,17 +1,21 @@
 """Everything that can be found wrong before a process starts, found here."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from freerun.config.text import Origins
 from freerun.config.tree import RunConfig
 from freerun.core import DataError, FinishReason, Sample, Task
-from freerun.core.nouns import NOT_SAMPLED
+from freerun.core.nouns import VersionRuns
 from freerun.core.observer import Observer
 from freerun.data.stream import TaskStream
 from freerun.data.tasks import load_tasks
 from freerun.models.shape import Shape, read_shape
+from freerun.models.text import text_decoder
 from freerun.models.tokenizer import load_tokenizer
 from freerun.plan.lengths import lengths_of
 from freerun.plan.placement import RunKind
@@ -36,6 +40,11 @@ class Prepared:
     """The user's own; None for single-turn."""
     guests: list[Observer] = field(default_factory=list)
     """The user's observers."""
+
+    @cached_property
+    def text(self) -> Any:
+        """Whose `decode` turns tokens into text as the tokenizer does, and faster where that is possible."""
+        return text_decoder(self.tokenizer)
 
     @property
     def held_out_warning(self) -> str | None:
@@ -127,8 +136,8 @@ def example_of(task: Task, prepared: Prepared) -> Sample:
     given, length = len(task.prompt_tokens), len(task.prompt_tokens) + len(answer)
     return Sample(
         tokens=task.prompt_tokens + answer,
-        loss_mask=[position >= given for position in range(length)],
-        behavior_logprobs=[0.0] * length,
-        versions=[NOT_SAMPLED] * length,
+        loss_mask=np.arange(length) >= given,
+        behavior_logprobs=np.zeros(length, np.float32),
+        versions=VersionRuns().after(length),
         finish=FinishReason.STOP,
     )

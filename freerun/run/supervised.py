@@ -33,7 +33,7 @@ async def sft(prepared: Prepared, observers: Iterable[Observer] = (), start: Sta
         return RunState(version, position=position, data=data, supervised=True, model=identity)
 
     with start.opened() as folder:
-        files, everybody = RunFiles(folder, prepared.tokenizer), Observers()
+        files, everybody = RunFiles(folder, prepared.text), Observers()
         for observer in (StepMeter(everybody, files.begun_s), files, *observers):
             everybody.add(observer)
         with closing(everybody):

@@ -8,13 +8,13 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapreplace
-from itertools import chain
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from freerun.core import Sample
+from freerun.core.nouns import Tokens
 
 
 def micro_batches(lengths: Sequence[int], capacity: int, multiple: int = 1) -> list[list[int]]:
@@ -113,23 +113,24 @@ class Bundle:
 def bundles(samples: Sequence[Sample], capacity: int) -> list[Bundle]:
     """As many samples together as an eighth of a micro-batch holds, so that bundles still fill micro-batches evenly."""
     result: list[Bundle] = []
-    growing: dict[tuple[int, ...], Bundle] = {}
+    growing: dict[bytes, Bundle] = {}
     for index, sample in enumerate(samples):
-        prompt, length = tuple(prompt_of(sample)), len(sample.tokens)
+        prompt, length = prompt_of(sample), len(sample.tokens)
         more = length - len(prompt) * 3 // 4
-        bundle = growing.get(prompt)
-        if bundle and prompt and 8 * (bundle.load + more) <= capacity:
+        key = prompt.tobytes()
+        bundle = growing.get(key)
+        if bundle and key and 8 * (bundle.load + more) <= capacity:
             bundle.samples.append(index)
             bundle.load += more
         else:
-            growing[prompt] = Bundle([index], length)
-            result.append(growing[prompt])
+            growing[key] = Bundle([index], length)
+            result.append(growing[key])
     return result
 
 
-def prompt_of(sample: Sample) -> list[int]:
+def prompt_of(sample: Sample) -> Tokens:
     """What comes before the first token with a loss; nothing, where there is none."""
-    return sample.tokens[: sample.loss_mask.index(True)] if True in sample.loss_mask else []
+    return sample.tokens[: sample.loss_mask.argmax()] if sample.loss_mask.any() else sample.tokens[:0]
 
 
 @dataclass(slots=True)
@@ -188,26 +189,25 @@ def pack(
     skipped = [len(prefix) for prefix in prefixes]
     lengths_S = np.array([len(sample.tokens) - skip for sample, skip in zip(samples, skipped, strict=True)])
 
-    def own(per_token: Iterable[Sequence[float]], dtype: type) -> np.ndarray:
-        kept = (values[skip:] for values, skip in zip(per_token, skipped, strict=True))
-        return np.fromiter(chain.from_iterable(kept), dtype, lengths_S.sum())
+    def own(by_token: Iterable[np.ndarray]) -> np.ndarray:
+        return np.concatenate([values[skip:] for values, skip in zip(by_token, skipped, strict=True)])
 
     sequence_T = np.repeat(np.arange(len(samples)), lengths_S)
     place_T = np.arange(len(sequence_T)) - (np.cumsum(lengths_S) - lengths_S)[sequence_T]
     positions_T = place_T + np.array(skipped)[sequence_T]
-    at_A = np.flatnonzero(own((sample.loss_mask for sample in samples), bool) & (positions_T > 0))
+    at_A = np.flatnonzero(own(sample.loss_mask for sample in samples) & (positions_T > 0))
     of_A = sequence_T[at_A]
     prompt_ends_S = np.array([prefix[-1] if prefix else 0 for prefix in prefixes])
-    tokens_T = own((sample.tokens for sample in samples), np.int64)
+    tokens_T = own(sample.tokens for sample in samples).astype(np.int64)
     arrays = {
         "tokens_T": tokens_T,
         "positions_T": positions_T,
         # the first token with a loss is predicted by the prompt's last, wherever that is
         "rows_A": np.where(place_T[at_A] > 0, at_A - 1, prompt_ends_S[of_A]),
         "targets_A": tokens_T[at_A],
-        "behavior_A": own((sample.behavior_logprobs for sample in samples), np.float32)[at_A],
+        "behavior_A": own(sample.behavior_logprobs for sample in samples)[at_A],
         "advantages_A": np.array(advantages or [0.0] * len(samples), np.float32)[of_A],
-        "versions_A": own((sample.versions for sample in samples), np.int64)[at_A],
+        "versions_A": own(sample.versions.by_token() for sample in samples)[at_A],
         "sequence_A": of_A,
         "weights_A": np.array(weights or [1.0] * len(samples), np.float32)[of_A],
     }
@@ -218,12 +218,13 @@ def pack(
 def _shared(samples: Sequence[Sample]) -> list[range]:
     """For each sample, where an earlier one has the same prompt among the tokens of all; empty where none has."""
     prefixes: list[range] = []
-    prompts: dict[tuple[int, ...], range] = {}
+    prompts: dict[bytes, range] = {}
     start = 0
     for sample in samples:
-        prompt = tuple(prompt_of(sample))
-        prefix = prompts.get(prompt, range(0))
-        prompts.setdefault(prompt, range(start, start + len(prompt)))
+        prompt = prompt_of(sample)
+        key = prompt.tobytes()
+        prefix = prompts.get(key, range(0))
+        prompts.setdefault(key, range(start, start + len(prompt)))
         prefixes.append(prefix)
         start += len(sample.tokens) - len(prefix)
     return prefixes
@@ -231,12 +232,13 @@ def _shared(samples: Sequence[Sample]) -> list[range]:
 
 def num_trained(sample: Sample) -> int:
     """How many of its tokens carry a loss."""
-    return sample.loss_mask.count(True) - sample.loss_mask[:1].count(True)
+    return int(np.count_nonzero(sample.loss_mask[1:]))
 
 
 def untrained(sample: Sample) -> Sample:
     """The same tokens, none with a loss."""
-    return replace(sample, loss_mask=[False] * len(sample.tokens))
+    marks = np.zeros(len(sample.tokens), np.bool_)
+    return Sample(sample.tokens, marks, sample.behavior_logprobs, sample.versions, sample.finish, reward=sample.reward)
 
 
 def within(order: Sequence[int], lengths: Sequence[int], capacity: int) -> Iterator[list[int]]:

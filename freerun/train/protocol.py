@@ -1,9 +1,12 @@
-"""What controller and trainer say to each other: method → (argument, result), in msgpack. Importable without torch."""
+"""What controller and trainer say to each other: method → (argument, result), in msgpack. Importable without torch.
+
+Samples follow their request in messages of their own: see `messages.py`.
+"""
 
 from dataclasses import dataclass
 from typing import Any
 
-from freerun.core import Batch, Sample, Version
+from freerun.core import Version
 from freerun.core.reports import StepResult, WeightsHandle
 
 
@@ -16,10 +19,27 @@ class Checkpoint:
     control: str
 
 
+@dataclass(slots=True, frozen=True)
+class GroupHead:
+    """A group without its samples, and of its task the name alone."""
+
+    id: int
+    task: str
+    admitted_at: Version
+
+
+@dataclass(slots=True, frozen=True)
+class BatchHead:
+    """A batch without its samples."""
+
+    version: Version
+    groups: list[GroupHead]
+
+
 METHODS: dict[str, tuple[Any, Any]] = {
-    "step": (Batch, StepResult),
-    "sft": (list[Sample], StepResult),
-    "score": (list[Sample], list[list[float]]),
+    "step": (BatchHead, StepResult),
+    "sft": (None, StepResult),
+    "score": (None, list[list[float]]),
     "publish": (None, WeightsHandle),
     "save": (str, None),
     "checkpoint": (Checkpoint, None),

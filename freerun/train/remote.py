@@ -1,22 +1,24 @@
 """The trainer as the controller sees it: a process elsewhere, reached over ZeroMQ."""
 
 import asyncio
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import zmq
 import zmq.asyncio
 
-from freerun.core import Batch, Sample, Task, TrainerError, Version
+from freerun.core import Batch, Sample, TrainerError, Version
 from freerun.core.reports import StepResult, WeightsHandle
-from freerun.train.protocol import METHODS, Checkpoint
+from freerun.train.messages import AT_ONCE, in_parts, opening, samples_message
+from freerun.train.protocol import METHODS, BatchHead, Checkpoint, GroupHead
 
 
 class RemoteTrainer:
     """A context manager. One request at a time; a second caller waits for the first one's reply.
 
-    The reply to a call that was cancelled is still owed, and is passed over by the next call.
+    The reply to a call that was cancelled is still owed, and is passed over by the next call; none is owed to one whose
+    samples were not all sent. A batch goes group by group, and the loop has its turn after each.
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -27,6 +29,7 @@ class RemoteTrainer:
     def __enter__(self) -> "RemoteTrainer":
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.PAIR)
+        self._socket.set_hwm(AT_ONCE)
         self._socket.connect(self._endpoint)
         return self
 
@@ -35,16 +38,17 @@ class RemoteTrainer:
 
     async def step(self, batch: Batch) -> StepResult:
         """What the tasks are is of no concern to the trainer, and may not be such as msgpack can say."""
-        bare = [replace(group, task=Task(group.task.id, "", [])) for group in batch.groups]
-        result: StepResult = await self._call("step", replace(batch, groups=bare))
+        heads = [GroupHead(group.id, group.task.id, group.admitted_at) for group in batch.groups]
+        samples = [group.samples for group in batch.groups]
+        result: StepResult = await self._call("step", BatchHead(batch.version, heads), samples)
         return result
 
     async def sft(self, examples: list[Sample]) -> StepResult:
-        result: StepResult = await self._call("sft", examples)
+        result: StepResult = await self._call("sft", None, in_parts(examples))
         return result
 
     async def score(self, samples: list[Sample]) -> list[list[float]]:
-        scores: list[list[float]] = await self._call("score", samples)
+        scores: list[list[float]] = await self._call("score", None, in_parts(samples))
         return scores
 
     async def publish(self) -> WeightsHandle:
@@ -60,9 +64,12 @@ class RemoteTrainer:
     async def written(self) -> None:
         await self._call("written", None)
 
-    async def _call(self, method: str, argument: Any) -> Any:
+    async def _call(self, method: str, argument: Any, parts: Sequence[Sequence[Sample]] = ()) -> Any:
         async with self._one_at_a_time:
-            await self._socket.send_multipart([method.encode(), msgspec.msgpack.encode(argument)])
+            await self._socket.send_multipart(opening(method, argument, len(parts)))
+            for samples in parts:
+                await self._socket.send_multipart(samples_message(samples), copy=False)
+                await asyncio.sleep(0)
             self._owed += 1
             while self._owed:
                 status, payload = await self._socket.recv_multipart()

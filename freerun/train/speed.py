@@ -1,7 +1,7 @@
 """How long the phases of a step took, how fast it was, and against what the chip could do at best."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 
 import torch
 
@@ -16,7 +16,7 @@ class Speed:
         self._shape, self._device, self._ranks = shape, device, ranks
 
     def of(
-        self, sequences: Sequence[Sequence[int]], computed: int, phases: Sequence[tuple[str, float, float]]
+        self, sequences: Sequence[Sized], computed: int, phases: Sequence[tuple[str, float, float]]
     ) -> dict[str, float]:
         """Tokens a second over the entire step, prompts included; on a GPU also each one's arithmetic. `computed` is
         how many tokens this rank computed: a prompt that answers share counts once."""

@@ -1,7 +1,7 @@
 """The trainer's process: takes one request at a time over ZeroMQ, does it, answers.
 
-A request is two frames, the method and its argument in msgpack; a reply is two frames, `ok` and the result, or `error`
-with message and traceback. `METHODS` is the whole protocol, for this side and for the client's.
+A request is a method and its argument, with samples where it has any (`messages.py`); a reply is two frames, `ok` and
+the result, or `error` with message and traceback. `METHODS` is the whole protocol, for this side and for the client's.
 
 With several ranks the first one does that. It says each request to the others, and all of them do it.
 """
@@ -12,8 +12,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import torch
@@ -24,12 +26,17 @@ from freerun.core.reports import PUBLISH, StepResult, WeightsHandle
 from freerun.train.config import TrainConfig
 from freerun.train.divergence import refuse_divergence
 from freerun.train.learner import Learner
-from freerun.train.protocol import METHODS, Checkpoint
+from freerun.train.messages import AT_ONCE, Received, receive
+from freerun.train.protocol import Checkpoint
 from freerun.train.ranks import ALONE, Ranks
 from freerun.weights.base import Publisher
 
 if TYPE_CHECKING:
     from freerun.train.checkpoint import CheckpointWriter
+
+
+_SAVING = ("freerun.train.checkpoint", "torch.distributed.checkpoint.state_dict", "torch._dynamo")
+"""What a checkpoint imports; the last by torch's get_state_dict."""
 
 
 class TrainerProcess:
@@ -63,6 +70,7 @@ class TrainerProcess:
         self._asked: Any = None
         """What the last request was about. It is let go of with the next: to free a batch takes milliseconds, for which
         engines would wait if it came before the reply."""
+        self._importing: Thread | None = None
         self.score = self._learner.score
 
     @cached_property
@@ -71,10 +79,15 @@ class TrainerProcess:
 
         return CheckpointWriter(self._keep, self.ranks)
 
-    def do(self, request: list[bytes]) -> Any:
-        method, argument = request[0].decode(), request[1]
-        takes, _ = METHODS[method]
-        self._asked = msgspec.msgpack.decode(argument, type=takes)
+    def _expect_checkpoints(self) -> None:
+        """From the first step on there is something to save, and an interrupted run has seconds for it: what saving
+        imports is imported beside the next steps."""
+        if self._importing is None:
+            self._importing = Thread(target=lambda: list(map(import_module, _SAVING)), daemon=True)
+            self._importing.start()
+
+    def do(self, request: tuple[str, Any]) -> Any:
+        method, self._asked = request
         return getattr(self, method)(self._asked)
 
     def step(self, batch: Batch) -> StepResult:
@@ -83,11 +96,13 @@ class TrainerProcess:
         start_s = time.monotonic()
         weights = self.publish(None)
         published = (PUBLISH, start_s, time.monotonic())
+        self._expect_checkpoints()
         return replace(result, weights=weights, phases=[*result.phases, published])
 
     def sft(self, examples: list[Sample]) -> StepResult:
         result = self._learner.sft(examples)
         refuse_divergence(self._learner, result.metrics, self.ranks)
+        self._expect_checkpoints()
         return result
 
     def publish(self, _: None) -> WeightsHandle | None:
@@ -112,16 +127,25 @@ class TrainerProcess:
         self._checkpoints.finish()
 
 
-def serve(worker: TrainerProcess, endpoint: str, ready: Callable[[str], None]) -> None:
+class Worker(Protocol):
+    """Whatever does requests."""
+
+    ranks: Ranks
+
+    def do(self, request: tuple[str, Any]) -> Any: ...
+
+
+def serve(worker: Worker, endpoint: str, ready: Callable[[str], None]) -> None:
     """The first rank, until its process is ended."""
     with zmq.Context() as context, context.socket(zmq.PAIR) as socket:
+        socket.set_hwm(AT_ONCE)
         socket.bind(endpoint)
         ready(endpoint)
         while True:
-            socket.send_multipart(answer(worker, socket.recv_multipart()))
+            socket.send_multipart(answer(worker, receive(lambda: socket.recv_multipart(copy=False))))
 
 
-def follow(worker: TrainerProcess, ready: Callable[[str], None]) -> None:
+def follow(worker: Worker, ready: Callable[[str], None]) -> None:
     """Any other rank, until its process is ended.
 
     What Freerun refuses, all ranks refuse alike, or the first alone after they parted, and it answers. Anything else
@@ -133,9 +157,9 @@ def follow(worker: TrainerProcess, ready: Callable[[str], None]) -> None:
             worker.do(worker.ranks.say(None))
 
 
-def answer(worker: TrainerProcess, request: list[bytes]) -> list[bytes]:
+def answer(worker: Worker, request: Received) -> list[bytes]:
     try:
-        result = worker.do(worker.ranks.say(request))
+        result = worker.do(worker.ranks.say(request.decoded()))
         return [b"ok", msgspec.msgpack.encode(result)]
     except FreerunError as error:
         return [b"error", msgspec.msgpack.encode((str(error), error.detail))]

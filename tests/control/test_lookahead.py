@@ -7,6 +7,7 @@ import pytest
 
 from freerun.control.lookahead import LookaheadLimit
 from freerun.core import Batch, Task
+from freerun.core.nouns import trained_by_version
 from freerun.core.reports import StepResult
 from freerun.engines.scripted import Script
 from freerun.rewards.base import JudgeReason, Verdict
@@ -93,8 +94,9 @@ class Punctual(ScriptedTrainer):
 
     async def step(self, batch: Batch) -> StepResult:
         loop, world = asyncio.get_running_loop(), self._steady
-        ages = [batch.version - version for sample in batch.samples for version in sample.trained_versions]
-        world.ages.append(sum(ages) / len(ages))
+        versions = trained_by_version(batch.samples)
+        ages = sum((batch.version - version) * count for version, count in versions.items())
+        world.ages.append(ages / versions.total())
         if self._free_s is not None:
             world.waits_s.append(loop.time() - self._free_s)
         await asyncio.sleep(world.step_s)

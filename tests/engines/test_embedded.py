@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freerun.core import EngineError, FinishReason
-from freerun.engines.base import Completion, Sampling
+from freerun.engines.base import Sampling
 from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.engine import EmbeddedEngine
 from freerun.engines.embedded.launched_step import LaunchedStep, Sampled
 from freerun.engines.embedded.scheduler import Step
+from freerun.engines.embedded.sequence import EndedAnswer
 from freerun.models.attention import PackedAttention
 from freerun.models.decoder import Decoder
 from tests.engines.ahead import AheadCpuRunner
@@ -30,8 +31,8 @@ def engine(
     return EmbeddedEngine(decoder or tiny_decoder(), settings)
 
 
-def run(engine: EmbeddedEngine) -> dict[tuple[str, int], Completion]:
-    done: dict[tuple[str, int], Completion] = {}
+def run(engine: EmbeddedEngine) -> dict[tuple[str, int], EndedAnswer]:
+    done: dict[tuple[str, int], EndedAnswer] = {}
     while engine.has_work:
         for id, completion in engine.step():
             assert (id, completion.index) not in done, "an answer ended twice"
@@ -77,7 +78,7 @@ def test_weights_swapped_mid_answer_many_times(dtype: torch.dtype) -> None:
     prompts = {f"r{i}": [dice.randrange(2, 48) for _ in range(dice.randrange(1, 40))] for i in range(4)}
     for id, prompt in prompts.items():
         e.submit(id, prompt, replace(SAMPLING, max_new_tokens=60), 3)
-    done: dict[tuple[str, int], Completion] = {}
+    done: dict[tuple[str, int], EndedAnswer] = {}
     steps, lost = 0, 0
     while e.has_work:
         for id, completion in e.step():
@@ -124,7 +125,7 @@ def test_keep_goes_on_with_the_old_cache() -> None:
 def test_a_runner_ahead_of_the_host_gives_the_same_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens, log-probabilities and ends, with stop tokens in the middle of a burst."""
 
-    def answers() -> dict[tuple[str, int], Completion]:
+    def answers() -> dict[tuple[str, int], EndedAnswer]:
         e = engine(tiny_decoder(2), max_running=5, step_tokens=16)
         for i in range(6):
             e.submit(f"r{i}", [3, 4, 5 + i] * (i + 1), replace(SAMPLING, seed=i, stop_token_ids=(7, 9, 11)), 3)

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from freerun.core import EngineError, FinishReason
-from freerun.engines.base import Completion, Sampling
+from freerun.engines.base import Sampling
+from freerun.engines.embedded.sequence import EndedAnswer
 from freerun.engines.extras import Extras, SamplingFields
 from freerun.models.attention import PackedAttention
 from freerun.models.decoder import Decoder
@@ -53,7 +54,7 @@ def may_be_sampled(logprobs: dict[int, float], how: Sampling) -> set[int]:
     return set(left[: how.top_k or None])
 
 
-def check(decoder: Decoder, answer: Completion, how: Sampling) -> None:
+def check(decoder: Decoder, answer: EndedAnswer, how: Sampling) -> None:
     assert how.extras
     for at, (token, logprob, best) in enumerate(
         zip(answer.tokens, answer.logprobs, answer.alternatives, strict=True),

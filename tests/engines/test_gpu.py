@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from freerun.engines.base import Completion, Sampling
+from freerun.engines.base import Sampling
 from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.engine import EmbeddedEngine
+from freerun.engines.embedded.sequence import EndedAnswer
 from freerun.engines.extras import Extras
 from freerun.models.decoder import Decoder, Layer, rotate
 from tests.tiny import tiny_decoder
@@ -234,7 +235,7 @@ def test_restricted_rows_sample_what_sorting_would_leave_them_in_the_same_step_a
         assert len(set(left.tolist())) > 4
 
 
-def run(engine: EmbeddedEngine, swaps: list[Decoder] | None = None) -> dict[tuple[str, int], Completion]:
+def run(engine: EmbeddedEngine, swaps: list[Decoder] | None = None) -> dict[tuple[str, int], EndedAnswer]:
     done, steps = {}, 0
     while engine.has_work:
         for id, completion in engine.step():

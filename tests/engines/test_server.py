@@ -4,11 +4,12 @@ import asyncio
 import json
 import statistics
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import aiohttp
 import pytest
@@ -16,6 +17,7 @@ import torch
 
 from freerun.core import EngineError, FinishReason
 from freerun.core.reports import EngineStats
+from freerun.engines import frames
 from freerun.engines.base import Completion, Sampling
 from freerun.engines.http import HttpEngine
 from freerun.machine.processes import Processes
@@ -49,6 +51,7 @@ async def test_a_served_engine(tmp_path: Path) -> None:
     async with engine(tmp_path) as e:
         beside = asyncio.create_task(_an_idle_connection_stays_open(e))
         await _groups_come_back(e)
+        await _both_forms_say_the_same(e)
         await _replies_are_sent_at_once(e)
         await _nonsense_is_refused(e)
         await _closing_cancels(e)
@@ -62,7 +65,7 @@ async def _an_idle_connection_stays_open(e: HttpEngine) -> None:
     """For longer than uvicorn would have it: a request on its way would fail with the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", int(e.url.rsplit(":", 1)[1]))
     for pause_s in (5.5, 0):
-        writer.write(b"GET /stats HTTP/1.1\r\nHost: here\r\n\r\n")
+        writer.write(b"GET /health HTTP/1.1\r\nHost: here\r\n\r\n")
         assert (await reader.readline()).startswith(b"HTTP/1.1 200")
         await asyncio.sleep(pause_s)
         head = await reader.readuntil(b"\r\n\r\n")
@@ -77,10 +80,41 @@ async def _groups_come_back(e: HttpEngine) -> None:
         for answer in group:
             assert len(answer.tokens) == len(answer.logprobs) == len(answer.versions) == 30
             assert answer.finish is FinishReason.LENGTH
-            expected = recomputed(tiny_decoder(), [5, 6, 7], answer.tokens)
+            expected = recomputed(tiny_decoder(), [5, 6, 7], answer.tokens.tolist())
             torch.testing.assert_close(torch.tensor(answer.logprobs), expected, atol=1e-4, rtol=1e-4)
     again = await collect(e.generate([5, 6, 7], replace(SAMPLING, seed=2), 4))
-    assert {a.index: a.tokens for a in again} == {a.index: a.tokens for a in groups[2]}
+    assert {a.index: a.tokens.tolist() for a in again} == {a.index: a.tokens.tolist() for a in groups[2]}
+
+
+async def _both_forms_say_the_same(e: HttpEngine) -> None:
+    """The bytes of the binary form are those that JSON spells out."""
+    found = {}
+    for accept in (frames.MEDIA_TYPE, "text/event-stream"):
+        async with HttpEngine(e.url, accept=accept) as client:
+            answers = await collect(client.generate([5, 6, 7], replace(SAMPLING, ignore_eos=False), 6))
+        found[accept] = sorted(answers, key=lambda answer: answer.index)
+    for binary, spelled in zip(*found.values(), strict=True):
+        assert binary.index == spelled.index
+        assert binary.tokens.tobytes() == spelled.tokens.tobytes()
+        assert binary.logprobs.tobytes() == spelled.logprobs.tobytes()
+        assert binary.versions == spelled.versions
+        assert binary.finish is spelled.finish
+    assert await _content_type(e, {"Accept": f"{frames.MEDIA_TYPE}, */*;q=0.5"}) == frames.MEDIA_TYPE
+    assert await _content_type(e, {}) == "text/event-stream"
+    with_alternatives = {"sampling_params": {"max_tokens": 2, "logprobs": 2}}
+    assert await _content_type(e, {"Accept": frames.MEDIA_TYPE}, with_alternatives) == "text/event-stream"
+
+
+async def _content_type(
+    e: HttpEngine, headers: dict[str, str], changes: Mapping[str, object] = MappingProxyType({})
+) -> str:
+    body = {"request_id": "form", "token_ids": [5], "sampling_params": {"max_tokens": 2}, "stream": True}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{e.url}/inference/v1/generate", json=body | dict(changes), headers=headers) as reply,
+    ):
+        await reply.read()
+        return reply.content_type
 
 
 async def _replies_are_sent_at_once(e: HttpEngine) -> None:
@@ -165,7 +199,7 @@ async def _weights_swap_mid_answer(e: HttpEngine, folder: Path) -> None:
         assert set(answer.versions) == {1, 2, 3, 4}
         for version in range(1, 5):
             at = [i for i, v in enumerate(answer.versions) if v == version]
-            expected = recomputed(tiny_decoder(version), [5, 6], answer.tokens)[at]
+            expected = recomputed(tiny_decoder(version), [5, 6], answer.tokens.tolist())[at]
             torch.testing.assert_close(torch.tensor(answer.logprobs)[at], expected, atol=2e-4, rtol=1e-3)
     with pytest.raises(EngineError, match="only go up"):
         await e.update_weights(handle)
@@ -180,11 +214,12 @@ def _has_sampled(tokens: int, stats: EngineStats) -> bool:
 
 async def _stop_strings(e: HttpEngine) -> None:
     answer = (await collect(e.generate([5, 6], replace(SAMPLING, max_new_tokens=60))))[0]
-    letters = [t for t in answer.tokens if 2 <= t < 28]
+    sampled = answer.tokens.tolist()
+    letters = [t for t in sampled if 2 <= t < 28]
     stop = chr(ord("a") + letters[1] - 2)
     (stopped,) = await collect(e.generate([5, 6], replace(SAMPLING, max_new_tokens=60, stop=(stop,))))
     assert stopped.finish is FinishReason.STOP
-    assert stopped.tokens == answer.tokens[: answer.tokens.index(letters[1]) + 1]
+    assert stopped.tokens.tolist() == sampled[: sampled.index(letters[1]) + 1]
 
 
 async def test_an_engine_that_dies_fails_its_requests(tmp_path: Path) -> None:

@@ -16,9 +16,10 @@ import pytest
 import torch
 import transformers
 
-from freerun.engines.base import Completion, Sampling
+from freerun.engines.base import Sampling
 from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.engine import EmbeddedEngine
+from freerun.engines.embedded.sequence import EndedAnswer
 from freerun.models.checkpoint import load_decoder, to_hugging_face
 from freerun.models.decoder import Decoder
 from freerun.models.tokenizer import load_tokenizer
@@ -92,7 +93,7 @@ def test_logprobs_are_those_of_transformers_whatever_the_version(theirs: Any, to
     assert len(prompts) == 64
     for id, prompt in prompts.items():
         engine.submit(id, prompt, Sampling(max_new_tokens=NEW_TOKENS, seed=int(id), ignore_eos=True), 1)
-    answers: dict[str, Completion] = {}
+    answers: dict[str, EndedAnswer] = {}
     steps = 0
     while engine.has_work:
         answers.update(engine.step())
@@ -134,7 +135,7 @@ def test_greedy_answers_are_those_of_transformers(theirs: Any, tokenizer: Any) -
     assert len(prompts) == 16
     for prompt, tokens in prompts.items():
         engine.submit(prompt, tokens, Sampling(max_new_tokens=NEW_TOKENS, temperature=0.0), 1)
-    answers: dict[str, Completion] = {}
+    answers: dict[str, EndedAnswer] = {}
     while engine.has_work:
         answers.update(engine.step())
     for prompt, tokens in prompts.items():

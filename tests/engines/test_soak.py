@@ -18,9 +18,10 @@ import pytest
 import torch
 
 from freerun.core import FinishReason, Version
-from freerun.engines.base import Completion, Sampling
+from freerun.engines.base import Sampling
 from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.engine import EmbeddedEngine
+from freerun.engines.embedded.sequence import EndedAnswer
 from freerun.models.attention import PackedAttention
 from freerun.models.decoder import Decoder
 from tests.engines.ahead import AheadCpuRunner
@@ -131,7 +132,7 @@ class Soak:
             if self.dice.random() < 0.1:
                 self.beginnings.append(asked.prompt + completion.tokens)
 
-    def check(self, asked: PendingAnswers, completion: Completion) -> None:
+    def check(self, asked: PendingAnswers, completion: EndedAnswer) -> None:
         count = len(completion.tokens)
         assert 1 <= count == len(completion.logprobs) == len(completion.versions) <= asked.sampling.max_new_tokens
         assert completion.versions == sorted(completion.versions)
@@ -147,7 +148,7 @@ class Soak:
             got = torch.tensor(completion.logprobs)
             assert (got - self.recomputed(asked.prompt, completion)).abs().max() < 1e-3, "the cache was another's"
 
-    def recomputed(self, prompt: list[int], completion: Completion) -> torch.Tensor:
+    def recomputed(self, prompt: list[int], completion: EndedAnswer) -> torch.Tensor:
         """Each token's log-probability by the weights of its version, without any cache."""
         sequence = torch.tensor(prompt + completion.tokens)
         both = []

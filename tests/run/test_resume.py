@@ -226,7 +226,7 @@ def test_an_exported_checkpoint_is_an_ordinary_model(tmp_path: Path) -> None:
     learner = Learner.from_folder(tmp_path / "model", run.config.train, 1.0, 0)
     batch = random_batch(0)
     for sample in batch.samples:
-        sample.tokens = [token % 9 for token in sample.tokens]
+        sample.tokens = sample.tokens % 9
     learner.step(batch)
     folder = create_folder(run)
     writer = CheckpointWriter(keep=2)

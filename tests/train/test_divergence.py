@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -33,7 +34,7 @@ def test_a_policy_that_finds_no_sampled_token_likely_has_diverged() -> None:
     learner = Learner(tiny_decoder(), TrainConfig())
     batch = random_batch(0)
     for sample in batch.samples:
-        sample.behavior_logprobs = [1e4] * len(sample.tokens)
+        sample.behavior_logprobs = np.full(len(sample.tokens), 1e4, np.float32)
     result = learner.step(batch)
     assert result.metrics["effective_samples"] == 0.0
     with pytest.raises(TrainerError, match="no token that was sampled is at all likely any more"):

@@ -4,6 +4,7 @@ from math import exp
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -94,7 +95,7 @@ def test_masked_tokens_count_as_if_they_were_not_there() -> None:
         for sample in kept.samples:
             policy = [0.0, *plain_logprobs(plain, sample).tolist()]
             ratios = torch.tensor(policy) - torch.tensor(sample.behavior_logprobs)
-            sample.loss_mask = [m and 0.5 <= r <= 2.0 for m, r in zip(sample.loss_mask, ratios.exp(), strict=True)]
+            sample.loss_mask = sample.loss_mask & ((ratios.exp() >= 0.5) & (ratios.exp() <= 2.0)).numpy()
     metrics = who.step(batch).metrics
     assert 0.1 < metrics["kept_share"] < 0.9
     other = learner(corrections=[{"name": "token", "cap": 100.0}], advantages="group_mean")
@@ -241,7 +242,7 @@ def test_truncated_answers_are_compared_with_but_not_trained_on() -> None:
     batch, masked = random_batch(1), random_batch(1)
     for sample, other in list(zip(batch.samples, masked.samples, strict=True))[::3]:
         sample.finish = FinishReason.LENGTH
-        other.loss_mask = [False] * len(other.tokens)
+        other.loss_mask = np.zeros(len(other.tokens), np.bool_)
     who, expected, trained = learner(skip_truncated=True), learner(), learner()
     who.step(batch)
     expected.step(masked)
@@ -515,7 +516,7 @@ def test_what_has_begun_to_change_the_weights_is_not_done_again(
 def test_a_batch_without_anything_to_train_on_moves_nothing() -> None:
     batch = random_batch(0)
     for sample in batch.samples:
-        sample.loss_mask = [False] * len(sample.tokens)
+        sample.loss_mask = np.zeros(len(sample.tokens), np.bool_)
     who = learner(entropy={"coef": 0.1, "floor": 1.0})
     assert who.step(batch).metrics["tokens"] == 0
     assert all(torch.equal(tensor, weights(learner())[name]) for name, tensor in weights(who).items())

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from freerun.core import EngineError, FinishReason, Version
 from freerun.core.reports import UpdateReport
-from freerun.engines.base import Completion, Sampling
+from freerun.engines.base import Sampling
 from freerun.engines.config import EngineConfig, OnUpdate
 from freerun.engines.embedded.blocks import Blocks
 from freerun.engines.embedded.cpu import CpuRunner
@@ -24,7 +24,7 @@ from freerun.engines.embedded.latency import Latencies
 from freerun.engines.embedded.launched_step import LaunchedStep
 from freerun.engines.embedded.memory import cache_tokens
 from freerun.engines.embedded.scheduler import Scheduler, Step
-from freerun.engines.embedded.sequence import Request, Sequence
+from freerun.engines.embedded.sequence import EndedAnswer, Request, Sequence
 from freerun.engines.embedded.shaping import check_extras
 from freerun.models.decoder import Decoder
 
@@ -61,7 +61,7 @@ class EmbeddedEngine:
         runner = self._runner
         self._scheduler = Scheduler(self._blocks, config.max_running, config.step_tokens, runner.burst, runner.ahead)
         self._flight = LaunchedStep.none()
-        self._ended: list[tuple[str, Completion]] = []
+        self._ended: list[tuple[str, EndedAnswer]] = []
         """Answers that ended when somebody else than `step` had to wait for what was under way."""
         self._requests: dict[str, list[Sequence]] = {}
         self._special: set[str] = set()
@@ -168,7 +168,7 @@ class EmbeddedEngine:
         self._forget_special(id)
         self._ended = [(ended, completion) for ended, completion in self._ended if ended != id]
 
-    def step(self) -> list[tuple[str, Completion]]:
+    def step(self) -> list[tuple[str, EndedAnswer]]:
         """Launch a step, then see to the one before; the answers that ended with that. While new weights are on their
         way nothing is left under way: they would wait for it."""
         ahead = self._runner.ahead and not self._runner.short
@@ -179,12 +179,12 @@ class EmbeddedEngine:
         ended, self._ended = self._ended + self._postprocess(before), []
         return ended if ahead else ended + self._land()
 
-    def _land(self) -> list[tuple[str, Completion]]:
+    def _land(self) -> list[tuple[str, EndedAnswer]]:
         """Wait for what is under way."""
         flight, self._flight = self._flight, LaunchedStep.none()
         return self._postprocess(flight)
 
-    def _postprocess(self, flight: LaunchedStep) -> list[tuple[str, Completion]]:
+    def _postprocess(self, flight: LaunchedStep) -> list[tuple[str, EndedAnswer]]:
         """Stamp each token with the version that sampled it, and see who is done. What a sequence sampled after its
         end is thrown away."""
         ended, landed = [], flight.landed()
@@ -226,16 +226,16 @@ class EmbeddedEngine:
                 return at, FinishReason.STOP
         return new, reason
 
-    def _end(self, sequence: Sequence, reason: FinishReason) -> tuple[str, Completion]:
+    def _end(self, sequence: Sequence, reason: FinishReason) -> tuple[str, EndedAnswer]:
         self._scheduler.end(sequence, reason)
         self.latencies.ended(sequence, reason, self._landed_s)
         request = sequence.request
         if not request.unfinished:
             del self._requests[request.id]
             self._forget_special(request.id)
-        completion = Completion(sequence.index, sequence.tokens, sequence.logprobs, sequence.versions, reason)
-        completion.alternatives = sequence.alternatives[: len(sequence.tokens)]
-        return request.id, completion
+        answer = EndedAnswer(sequence.index, sequence.tokens, sequence.logprobs, sequence.versions, reason)
+        answer.alternatives = sequence.alternatives[: len(sequence.tokens)]
+        return request.id, answer
 
     def _forget_special(self, id: str) -> None:
         if id in self._special:

@@ -68,8 +68,8 @@ class InProcessEngine:
         ids = [self._submit(*request) for request in requests]
         found: dict[str, list[Completion]] = {id: [] for id in ids}
         while self._engine.has_work:
-            for id, completion in self._engine.step():
-                found[id].append(completion)
+            for id, answer in self._engine.step():
+                found[id].append(answer.completion)
         return [sorted(found[id], key=lambda completion: completion.index) for id in ids]
 
     async def generate(self, prompt: list[int], sampling: Sampling, n: int = 1) -> AsyncIterator[Completion]:
@@ -126,6 +126,6 @@ class InProcessEngine:
                     for answers in waiting.ended.values():
                         answers.put_nowait(error)
                     return
-            for id, completion in ended:
+            for id, answer in ended:
                 if id in waiting.ended:
-                    waiting.ended[id].put_nowait(completion)
+                    waiting.ended[id].put_nowait(answer.completion)

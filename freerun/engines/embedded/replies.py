@@ -50,11 +50,14 @@ def refusal(
     return json({"error": {"message": message, "type": kind, "param": param, "code": code}}, status, headers)
 
 
-class Events(StreamingResponse):
-    """Server-sent events. `close` is called when they end, however they end: a client that hangs up ends them."""
+class Stream(StreamingResponse):
+    """Server-sent events, or frames. `close` is called when they end, however they end: a client that hangs up ends
+    them."""
 
-    def __init__(self, events: AsyncIterator[bytes], close: Callable[[], None]) -> None:
-        super().__init__(events, media_type="text/event-stream")
+    def __init__(
+        self, pieces: AsyncIterator[bytes], close: Callable[[], None], media_type: str = "text/event-stream"
+    ) -> None:
+        super().__init__(pieces, media_type=media_type)
         self._close = close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,4 +1,5 @@
-"""The token and control routes, in vLLM's wire format: what the controller drives."""
+"""The token and control routes: what the controller drives. Answers are in vLLM's wire format, or in frames for clients
+that accept them."""
 
 from collections.abc import AsyncIterator
 from typing import Literal, get_args
@@ -8,10 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from freerun.engines import wire
-from freerun.engines.base import Completion
+from freerun.engines import frames, wire
 from freerun.engines.embedded.pending import AnswerPart, AnswerRequest, PendingAnswers
-from freerun.engines.embedded.replies import DONE, Events, Refused, event, json, unless_gone
+from freerun.engines.embedded.replies import DONE, Refused, Stream, event, json, unless_gone
 from freerun.engines.embedded.thread import EngineThread
 from freerun.weights.base import Subscriber
 
@@ -25,8 +25,10 @@ def token_routes(thread: EngineThread) -> list[Route]:
         if wrong := params.wrong():
             raise Refused(f"sampling_params: {wrong[0]} {wrong[1]}", wrong[0])
         asked = await thread.ask([AnswerRequest(body.request_id, body.token_ids, params.sampling(), params.n)])
+        if body.stream and not params.alternatives() and frames.MEDIA_TYPE in request.headers.get("accept", ""):
+            return Stream(_frames(asked), asked.close, frames.MEDIA_TYPE)
         if body.stream:
-            return Events(_events(body.request_id, asked), asked.close)
+            return Stream(_events(body.request_id, asked), asked.close)
         try:
             choices = await unless_gone(request, _choices(asked))
         finally:
@@ -42,15 +44,19 @@ async def _events(id: str, asked: PendingAnswers) -> AsyncIterator[bytes]:
     yield DONE
 
 
+async def _frames(asked: PendingAnswers) -> AsyncIterator[bytes]:
+    async for whole in asked:
+        assert whole.finish is not None, "these are not followed, so they come whole"
+        yield frames.encode(whole.index, whole.tokens, whole.logprobs, whole.versions, whole.finish)
+
+
 async def _choices(asked: PendingAnswers) -> list[wire.Choice]:
     return sorted([_choice(piece) async for piece in asked], key=lambda choice: choice.index)
 
 
 def _choice(whole: AnswerPart) -> wire.Choice:
     assert whole.finish is not None, "these are not followed, so they come whole"
-    return wire.choice_of(
-        Completion(whole.index, whole.tokens, whole.logprobs, whole.versions, whole.finish, whole.alternatives)
-    )
+    return wire.choice_of(whole.index, whole.tokens, whole.logprobs, whole.versions, whole.finish, whole.alternatives)
 
 
 def control_routes(thread: EngineThread, subscriber: Subscriber) -> list[Route]:

@@ -8,7 +8,7 @@ itself. So every sequence samples from its own forward pass, and one that starts
 from dataclasses import dataclass, field
 
 from freerun.core import FinishReason, Version
-from freerun.engines.base import Sampling
+from freerun.engines.base import Completion, Sampling
 from freerun.engines.extras import Alternatives
 
 _WORD = (1 << 64) - 1
@@ -101,6 +101,23 @@ class Sequence:
         if start >= given:
             return self.tokens[start - given : end - given]
         return self.request.prompt[start:end] + self.tokens[: max(end - given, 0)]
+
+
+@dataclass(slots=True)
+class EndedAnswer:
+    """What the engine has of an answer that ended, by token, in lists: they grow as it samples."""
+
+    index: int
+    tokens: list[int]
+    logprobs: list[float]
+    versions: list[Version]
+    finish: FinishReason
+    alternatives: list[Alternatives] = field(default_factory=list)
+    """One list for every token, if the request asked for alternatives."""
+
+    @property
+    def completion(self) -> Completion:
+        return Completion(self.index, self.tokens, self.logprobs, self.versions, self.finish)
 
 
 UNKNOWN = -1

@@ -3,10 +3,9 @@
 from collections.abc import Sequence as Sequences
 
 from freerun.core import FinishReason
-from freerun.engines.base import Completion
 from freerun.engines.embedded.engine import EmbeddedEngine
 from freerun.engines.embedded.memory import longest_in
-from freerun.engines.embedded.sequence import Sequence
+from freerun.engines.embedded.sequence import EndedAnswer, Sequence
 
 
 class ServedEngine(EmbeddedEngine):
@@ -14,7 +13,7 @@ class ServedEngine(EmbeddedEngine):
         """The answers of a request that are still being written, to be read between two steps."""
         return [sequence for sequence in self._requests.get(id, ()) if sequence.finish is None]
 
-    def abort_all(self) -> list[tuple[str, Completion]]:
+    def abort_all(self) -> list[tuple[str, EndedAnswer]]:
         """End every answer where it is; each comes back with what it has."""
         going = [sequence for id in list(self._requests) for sequence in self.unfinished(id)]
         return [self._end(sequence, FinishReason.ABORT) for sequence in going]

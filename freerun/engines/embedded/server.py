@@ -72,22 +72,37 @@ async def serve(
     Without `where`, on a free port of the loopback address, for a run: there, answers cut short by the end of the
     process must fail, not look like the policy's own. With it, for people. `api_key` is asked of every client.
     """
-    with _listening(where or Where()) as listening:
+    with listen(where or Where()) as listening:
         tokenizer = Tokenizer(folder)
         loading = asyncio.to_thread(_engine, folder, config)
         if where:  # a run may never need a tokenizer; people need it at once, and it takes as long as the model
             engine, _ = await asyncio.gather(loading, asyncio.to_thread(tokenizer.load))
         else:
             engine = await loading
-        thread = EngineThread(engine, asyncio.get_running_loop())
-        desk = OpenAIService(thread, tokenizer, folder.resolve().name, engine.longest, engine.eos_token_ids)
-        server = _server(desk.thread, app_of(desk, subscriber, api_key), where is not None)
-        listening.listen(2048)
-        ready(_url(listening))
-        try:
-            await server.serve(sockets=[listening])
-        finally:
-            desk.thread.stop(within_s=_LAST_STEP_S if where else None)
+        name = folder.resolve().name
+        await serve_engine(engine, tokenizer, name, listening, subscriber, ready, where is not None, api_key)
+
+
+async def serve_engine(
+    engine: ServedEngine,
+    tokenizer: Tokenizer,
+    name: str,
+    listening: socket.socket,
+    subscriber: Subscriber,
+    ready: Callable[[str], None],
+    for_people: bool = False,
+    api_key: str | None = None,
+) -> None:
+    """An engine that is there already, on that socket."""
+    thread = EngineThread(engine, asyncio.get_running_loop())
+    desk = OpenAIService(thread, tokenizer, name, engine.longest, engine.eos_token_ids)
+    server = _server(thread, app_of(desk, subscriber, api_key), for_people)
+    listening.listen(2048)
+    ready(_url(listening))
+    try:
+        await server.serve(sockets=[listening])
+    finally:
+        thread.stop(within_s=_LAST_STEP_S if for_people else None)
 
 
 def app_of(desk: OpenAIService, subscriber: Subscriber, api_key: str | None) -> Starlette:
@@ -118,7 +133,7 @@ def _server(thread: EngineThread, app: Starlette, for_people: bool) -> uvicorn.S
     return _Server(config, thread) if for_people else uvicorn.Server(config)
 
 
-def _listening(where: Where) -> socket.socket:
+def listen(where: Where) -> socket.socket:
     """A bound socket, before the model is loaded: a port that is taken is found at once. It names its protocol, since
     asyncio sends without delay (TCP_NODELAY) only on sockets that say they are TCP."""
     try:

@@ -22,10 +22,10 @@ from torch import Tensor
 
 from freerun.core import EngineError, FinishReason, FreerunError, Version
 from freerun.core.reports import EngineStats, Span, UpdateReport, WeightsHandle
-from freerun.engines.base import Completion
 from freerun.engines.config import OnUpdate
 from freerun.engines.embedded.metrics import Metrics
 from freerun.engines.embedded.pending import AnswerPart, AnswerRequest, PendingAnswers
+from freerun.engines.embedded.sequence import EndedAnswer
 from freerun.engines.embedded.served import ServedEngine
 from freerun.weights.base import Subscriber
 
@@ -289,14 +289,14 @@ class EngineThread:
                 self._finished[FinishReason.ABORT] += left
                 self._engine.cancel(id)
 
-    def _post(self, ended: list[tuple[str, Completion]]) -> None:
+    def _post(self, ended: list[tuple[str, EndedAnswer]]) -> None:
         pieces = [self._rest(id, completion) for id, completion in ended]
         if self._sent:
             pieces.extend(self._progress())
         if pieces:
             self._loop.call_soon_threadsafe(self._deliver, pieces)
 
-    def _rest(self, id: str, whole: Completion) -> AnswerPart:
+    def _rest(self, id: str, whole: EndedAnswer) -> AnswerPart:
         """What of an answer that ended was not posted yet: all of it, unless it was followed."""
         self._finished[whole.finish] += 1
         if not (sent := self._sent[id][whole.index] if id in self._sent else 0):

@@ -23,7 +23,7 @@ from freerun.engines.embedded.openai.requests import (
 )
 from freerun.engines.embedded.openai.text import AnswerText, Tokenizer
 from freerun.engines.embedded.pending import AnswerPart, AnswerRequest, PendingAnswers
-from freerun.engines.embedded.replies import DONE, Events, Refused, event, json, unless_gone
+from freerun.engines.embedded.replies import DONE, Refused, Stream, event, json, unless_gone
 from freerun.engines.embedded.thread import EngineThread
 
 
@@ -64,7 +64,7 @@ class OpenAIService:
         answers = Answers(body, asks, self.tokenizer, self.eos_token_ids)
         asked = await self.thread.ask(asks, follow=body.stream)
         if body.stream:
-            return Events(stream_of(reply, answers, asked, body.stream_options), asked.close)
+            return Stream(stream_of(reply, answers, asked, body.stream_options), asked.close)
         try:
             return await unless_gone(request, _whole(reply, answers, asked))
         finally:

@@ -1,0 +1,190 @@
+"""Processes of `freerun bench controller`: an engine that answers from a script, and a trainer that checks what comes.
+
+Everything around them is real. The engine is stepped by the embedded engine's thread and served by its routes; the
+trainer is behind the trainer's socket. What an answer must be is known from its first token, so the trainer compares
+every token and log-probability of every batch with what the engine was to say.
+"""
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+
+from freerun.core import FinishReason, Sample, TrainerError, Version
+from freerun.core.reports import StepResult, UpdateReport, WeightsHandle
+from freerun.engines.base import Sampling
+from freerun.engines.config import OnUpdate
+from freerun.machine.parent import end_with_parent
+from freerun.run.child import ready
+
+SCRIPTS = 16
+"""Different answers."""
+PROMPT = 64
+"""Tokens of a prompt."""
+VOCABULARY = 150_000
+_A_STEP = 8
+"""Answers that end together."""
+
+
+@dataclass(slots=True, frozen=True)
+class Settings:
+    tokens: int
+    """Of an answer."""
+    endpoint: str = ""
+    """Of the trainer."""
+
+
+def scripted(script: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
+    """The tokens and log-probabilities of an answer; the first token says which it is."""
+    dice = np.random.default_rng(script)
+    answer = dice.integers(SCRIPTS, VOCABULARY, tokens, np.int32)
+    answer[0] = script
+    return answer, -dice.random(tokens, np.float32)
+
+
+class ScriptedAnswers:
+    """In the place of the model: ends a few answers with every step. Their first halves are of the version there was
+    when they were asked for."""
+
+    on_update: OnUpdate = "keep"
+    first_token_after_update_s = waited_s = 0.0
+    waiting = 0
+    eos_token_ids = frozenset[int]()
+
+    def __init__(self, tokens: int) -> None:
+        self._scripts = [tuple(part.tolist() for part in scripted(script, tokens)) for script in range(SCRIPTS)]
+        self._asked: list[tuple[str, int, int, Version]] = []
+        self.version: Version = 0
+        self.tokens = 0
+        self.longest = PROMPT + tokens
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._asked)
+
+    @property
+    def running(self) -> int:
+        return len(self._asked)
+
+    @property
+    def answering(self) -> bool:
+        return self.has_work
+
+    def submit(self, id: str, prompt: list[int], sampling: Sampling, n: int, asked_s: float) -> None:
+        self._asked += [(id, index, (sampling.seed + index) % SCRIPTS, self.version) for index in range(n)]
+
+    def step(self) -> list[tuple[str, Any]]:
+        ending, self._asked = self._asked[:_A_STEP], self._asked[_A_STEP:]
+        return [self._ended(*asked) for asked in ending]
+
+    def _ended(self, id: str, index: int, script: int, begun: Version) -> tuple[str, Any]:
+        from freerun.engines.embedded.sequence import EndedAnswer
+
+        tokens, logprobs = self._scripts[script]
+        half = len(tokens) // 2
+        versions = [begun] * half + [self.version] * (len(tokens) - half)
+        self.tokens += len(tokens)
+        return id, EndedAnswer(index, tokens, logprobs, versions, FinishReason.LENGTH)
+
+    def unfinished(self, id: str) -> list[Any]:
+        return [asked for asked in self._asked if asked[0] == id]
+
+    def cancel(self, id: str) -> None:
+        self._asked = [asked for asked in self._asked if asked[0] != id]
+
+    def expect_update(self, expected: bool) -> None: ...
+
+    def stage(self, fetch: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+        return fetch()
+
+    def update_weights(
+        self, version: Version, tensors: Mapping[str, Any], on_update: OnUpdate | None = None
+    ) -> UpdateReport:
+        self.version = version
+        return UpdateReport(version, 0.0, 0)
+
+
+class NoWeights:
+    """What there is to fetch of a version without weights."""
+
+    def fetch(self, handle: WeightsHandle) -> dict[str, Any]:
+        return {}
+
+    def confirm(self, handle: WeightsHandle) -> None: ...
+
+
+class CheckingTrainer:
+    """Its step looks at every token, and learns nothing."""
+
+    def __init__(self, tokens: int) -> None:
+        from freerun.train.ranks import ALONE
+
+        self.ranks = ALONE
+        self._scripts = [scripted(script, tokens) for script in range(SCRIPTS)]
+
+    def do(self, request: tuple[str, Any]) -> StepResult:
+        """Of `step` only: nothing else is asked of it."""
+        _, batch = request
+        received_s = time.monotonic()
+        found = [self._script_of(sample) for sample in batch.samples]
+        metrics = {
+            "received_s": received_s,
+            "answers": float(len(found)),
+            "tokens": float(sum(sample.num_sampled for sample in batch.samples)),
+            "scripts": float(len(set(found))),
+        }
+        return StepResult(
+            batch.version + 1,
+            metrics,
+            [("check", received_s, time.monotonic())],
+            weights=WeightsHandle("none", batch.version + 1, ""),
+        )
+
+    def _script_of(self, sample: Sample) -> int:
+        script = int(sample.tokens[PROMPT])
+        tokens, logprobs = self._scripts[script]
+        whole = (
+            np.array_equal(sample.tokens[PROMPT:], tokens)
+            and np.array_equal(sample.behavior_logprobs[PROMPT:], logprobs)
+            and not sample.loss_mask[:PROMPT].any()
+            and sample.loss_mask[PROMPT:].all()
+            and sample.num_sampled == len(tokens)
+            and sample.reward is not None
+        )
+        if not whole:
+            raise TrainerError(f"an answer of script {script} is not what the engine said")
+        return script
+
+
+async def run_engine(settings: Settings) -> None:
+    from freerun.engines.embedded.openai.text import Tokenizer
+    from freerun.engines.embedded.served import ServedEngine
+    from freerun.engines.embedded.server import Where, listen, serve_engine
+
+    engine = cast(ServedEngine, ScriptedAnswers(settings.tokens))  # what the thread asks of one, it has
+    with listen(Where()) as listening:
+        await serve_engine(engine, Tokenizer(Path()), "scripted", listening, NoWeights(), ready)
+
+
+def run_trainer(settings: Settings) -> None:
+    from freerun.train.worker import serve
+
+    serve(CheckingTrainer(settings.tokens), settings.endpoint, ready)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    end_with_parent()
+    kind, given = sys.argv[1:]
+    settings = msgspec.json.decode(given, type=Settings)
+    if kind == "engine":
+        asyncio.run(run_engine(settings))
+    else:
+        run_trainer(settings)

@@ -1,0 +1,89 @@
+"""`freerun bench controller` on work of a second: everything it measures has arrived, and what has not is noticed."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from freerun.bench.scripted_child import PROMPT, SCRIPTS, CheckingTrainer, scripted
+from freerun.core import Batch, FinishReason, Group, Sample, Task, TrainerError
+from freerun.core.nouns import VersionRuns
+
+
+def test_every_token_arrives_and_every_figure_is_printed() -> None:
+    command = [sys.executable, "-m", "freerun.cli.main", "bench", "controller"]
+    options = ["--answers", "96", "--tokens", "300", "--steps", "3", "--engines", "2"]
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [*command, *options], capture_output=True, text=True, timeout=120, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout.splitlines()[-1])
+    frames, plain = record["runs"]
+    assert (frames["form"], frames["tokens"]) == ("frames", 96 * 300 * 3)
+    assert (plain["form"], plain["tokens"]) == ("json", 16 * 300 * 3)
+    for run in (frames, plain):
+        assert run["tokens_per_core_s"] > run["tokens_per_s"] / (os.cpu_count() or 1) > 0
+        assert run["longest_block_s"] >= run["longest_busy_s"] >= 0
+        assert run["others_core_s"] > 0
+        assert run["to_trainer_s"] > 0
+        assert "bytes_per_token" in run
+    assert record["ratio"] == pytest.approx(frames["tokens_per_core_s"] / plain["tokens_per_core_s"])
+    for figure in ("tokens/s on a core", "memory a token", "longest block", "until the trainer has it"):
+        assert figure in done.stdout
+
+
+def test_an_odd_number_of_answers_is_refused() -> None:
+    command = [sys.executable, "-m", "freerun.cli.main", "bench", "controller", "--answers", "100"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "--answers is 100: take a multiple of 16" in done.stderr
+
+
+def a_batch(tokens: int) -> Batch:
+    samples = []
+    for script in range(SCRIPTS):
+        answer, logprobs = scripted(script, tokens)
+        samples.append(
+            Sample(
+                np.concatenate([np.zeros(PROMPT, np.int32), answer]),
+                np.arange(PROMPT + tokens) >= PROMPT,
+                np.concatenate([np.zeros(PROMPT, np.float32), logprobs]),
+                VersionRuns(((0, tokens),)).after(PROMPT),
+                FinishReason.LENGTH,
+                reward=1.0,
+            )
+        )
+    return Batch(0, [Group(0, Task("a", "", []), samples, 0)])
+
+
+def test_the_trainer_notices_a_single_wrong_token_or_logprob() -> None:
+    trainer = CheckingTrainer(50)
+    result = trainer.do(("step", a_batch(50)))
+    assert (result.version, result.metrics["tokens"], result.metrics["scripts"]) == (1, SCRIPTS * 50, SCRIPTS)
+    for spoil in (_one_token, _one_logprob, _one_mark, _one_version):
+        batch = a_batch(50)
+        spoil(batch.samples[5])
+        with pytest.raises(TrainerError, match="an answer of script 5 is not what the engine said"):
+            trainer.do(("step", batch))
+
+
+def _one_token(sample: Sample) -> None:
+    sample.tokens[PROMPT + 30] += 1
+
+
+def _one_logprob(sample: Sample) -> None:
+    sample.behavior_logprobs[PROMPT + 30] *= 1.0001
+
+
+def _one_mark(sample: Sample) -> None:
+    marks = sample.loss_mask.copy()
+    marks[PROMPT + 30] = False
+    sample.loss_mask = marks
+
+
+def _one_version(sample: Sample) -> None:
+    sample.versions = VersionRuns(((0, 49),)).after(PROMPT + 1)
