@@ -38,8 +38,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 HOMES = {
     "datasets": {"data/hub.py"},
     "reasoning_gym": {"data/gym.py", "rewards/gym.py"},
-    "math_verify": {"rewards/math/library.py"},
-    "sympy": {"rewards/math/library.py"},
+    "math_verify": {"rewards/math/fallback.py"},
+    "sympy": {"rewards/math/fallback.py"},
     "verifiers": {"data/tasksets.py", "rewards/taskset.py"},
     "transformers": {"models/tokenizer.py", "bench/transformers_baseline.py"},
     "triton": {

@@ -43,7 +43,7 @@ from freerun.models.tokenizer import load_tokenizer
 from freerun.observe.files import RunFiles
 from freerun.observe.folder import RunFolder
 from freerun.observe.meter import StepMeter
-from freerun.rewards.base import JudgeReason, Verdict
+from freerun.rewards.base import JudgedSample, JudgeReason, Verdict
 from freerun.rollouts.single_turn import SingleTurn
 from freerun.sandbox.usage import usage_below
 from freerun.train.remote import RemoteTrainer
@@ -166,8 +166,8 @@ class EveryOther:
 
     waiting = 0
 
-    async def judge_all(self, task: Task, texts: Sequence[str]) -> list[Verdict]:
-        return [Verdict(float(place % 2), JudgeReason.OK) for place in range(len(texts))]
+    async def judge_all(self, task: Task, answers: Sequence[str | JudgedSample]) -> list[Verdict]:
+        return [Verdict(float(place % 2), JudgeReason.OK) for place in range(len(answers))]
 
 
 class TimedTrainer(RemoteTrainer):

@@ -35,7 +35,7 @@ from freerun.config.load import load_config
 from freerun.control.waiting import together
 from freerun.core import Batch, ConfigError, Group, ProcessDied, Sample, Task, TrainerError
 from freerun.engines.base import Completion
-from freerun.engines.embedded.engine import EmbeddedEngine
+from freerun.engines.embedded.in_process import InProcessEngine
 from freerun.machine.parent import end_with_parent
 from freerun.machine.processes import ChildProcess, describe_exit
 from freerun.models.checkpoint import load_decoder
@@ -115,26 +115,26 @@ class Sampler:
 
     def __init__(self, prepared: Prepared) -> None:
         config = prepared.config
-        self.engine = EmbeddedEngine(load_decoder(Path(config.model.path)), config.engine)
+        self.engine = InProcessEngine(load_decoder(Path(config.model.path)), config.engine)
         self._tokenizer, self._sampling = prepared.tokenizer, config.rollout.sampling()
 
     def groups(self, tasks: Iterable[Task], size: int, seed: str) -> list[Group]:
         """All tasks together; the samples of each in the order of their index."""
-        asked, found = list(tasks), dict[str, list[Completion]]()
-        for index, task in enumerate(asked):
-            sampling = replace(self._sampling, seed=Random(f"{seed}/{index}").getrandbits(62))
-            self.engine.submit(str(index), task.prompt_tokens, sampling, size)
-            found[str(index)] = []
-        while self.engine.has_work:
-            for id, answer in self.engine.step():
-                found[id].append(answer.completion)
-        return [self._group(index, task, found[str(index)]) for index, task in enumerate(asked)]
+        asked = list(tasks)
+        seeds = [Random(f"{seed}/{index}").getrandbits(62) for index in range(len(asked))]
+        found = self.engine.answer_all(
+            [
+                (task.prompt_tokens, replace(self._sampling, seed=own), size)
+                for task, own in zip(asked, seeds, strict=True)
+            ]
+        )
+        return [self._group(index, *one) for index, one in enumerate(zip(asked, found, strict=True))]
 
     def reward(self, tasks: Iterable[Task], size: int, seed: str) -> float:
         return fmean(reward for group in self.groups(tasks, size, seed) for reward in group.rewards)
 
     def _group(self, id: int, task: Task, found: list[Completion]) -> Group:
-        samples = [self._judged(task, completion) for completion in sorted(found, key=lambda c: c.index)]
+        samples = [self._judged(task, completion) for completion in found]
         return Group(id, task, samples, admitted_at=self.engine.version)
 
     def _judged(self, task: Task, completion: Completion) -> Sample:
@@ -164,7 +164,7 @@ class AtAge:
         """The next tasks, answered by the weights of η versions ago."""
         version, config = self.learner.version, self._config
         if version - config.control.max_staleness > self.sampler.engine.version:
-            self.sampler.engine.update_weights(version - config.control.max_staleness, self._past.popleft())
+            self.sampler.engine.swap_weights(version - config.control.max_staleness, self._past.popleft())
         tasks = islice(self._tasks, config.control.groups_per_step)
         return Batch(version, self.sampler.groups(tasks, config.rollout.group_size, f"{config.seed}/{version}"))
 
@@ -174,7 +174,7 @@ class AtAge:
         return metrics
 
     def final_reward(self, held_out: list[Task]) -> float:
-        self.sampler.engine.update_weights(self.learner.version, self.learner.policy.tensors())
+        self.sampler.engine.swap_weights(self.learner.version, self.learner.policy.tensors())
         return self.sampler.reward(held_out, ANSWERS, f"held-out/{self._config.seed}")
 
     def ratios(self, batch: Batch) -> torch.Tensor:
@@ -197,7 +197,7 @@ def warm_up(job: WarmUp) -> float:
     for step in range(1, config.sft.steps + 1):
         learner.sft([example_of(task, prepared) for task in islice(stream, config.sft.batch_size)])
         if step % CHECK_EVERY == 0:
-            sampler.engine.update_weights(learner.version, learner.policy.tensors())
+            sampler.engine.swap_weights(learner.version, learner.policy.tensors())
             reward = sampler.reward(checked, 1, f"{job.seed}/{step}")
             if reward >= job.until:
                 learner.save(folder / "warm", like=folder / "model")

@@ -198,7 +198,7 @@ def _isolation() -> Finding:
 
     try:
         with Sandbox() as sandbox:
-            speed = "" if sandbox.keeps_its_container else ", a new one for every run (slower)"
+            speed = "" if sandbox.reuses_container else ", a new one for every run (slower)"
             return Finding(True, f"judging code, isolated by {sandbox.backend}{speed}")
     except ConfigError as refusal:
         return Finding(False, str(refusal))

@@ -16,14 +16,15 @@ from rich.table import Table
 
 from freerun.config.load import load_section
 from freerun.control.waiting import together
-from freerun.core import ConfigError, DataError, Task
+from freerun.core import ConfigError, DataError, FinishReason, Task
 from freerun.core.text import did_you_mean
+from freerun.core.trajectory import Message
 from freerun.data.config import DataConfig
-from freerun.data.rows import listed
+from freerun.data.rows import Row, listed
 from freerun.data.sources import read_source
 from freerun.data.tasks import as_text, tasks_to_judge
 from freerun.machine.host import processors
-from freerun.rewards.base import JudgeReason, Verdict
+from freerun.rewards.base import JudgedSample, JudgeReason, Verdict
 from freerun.rewards.config import RewardConfig
 from freerun.rewards.service import JudgeService
 
@@ -37,6 +38,8 @@ _BINS = 10
 class Answer:
     task: Task
     text: str
+    sample: JudgedSample | None = None
+    """What there is to see of it besides its text, for judges that ask for the whole sample."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +84,26 @@ def read_answers(file: Path, keys: Keys) -> list[Answer]:
             if needed not in row:
                 near = did_you_mean(needed, row)
                 raise DataError(f'row {task.id} has no "{needed}"; its keys are {listed(row)}: set {option}{near}')
-        answers.append(Answer(task, as_text(row[key])))
+        answers.append(Answer(task, text := as_text(row[key]), _sample(row, keys.prompt, key, text)))
     return answers
+
+
+def _sample(row: Row, prompt_key: str, text_key: str, text: str) -> JudgedSample:
+    """As far as the row tells: its "messages", else prompt and answer; its "finish_reason". Its group is itself."""
+    messages: list[Message] = row.get("messages", [])
+    if not _is_conversation(messages):
+        messages = [*_as_messages(row.get(prompt_key, ""), "user"), *_as_messages(row[text_key], "assistant")]
+    finish = str(row.get("finish_reason", FinishReason.STOP))
+    known = FinishReason(finish) if finish in set(FinishReason) else FinishReason.STOP
+    return JudgedSample(text, messages, known)
+
+
+def _as_messages(value: Any, role: str) -> list[Message]:
+    return value if _is_conversation(value) else [{"role": role, "content": as_text(value)}]
+
+
+def _is_conversation(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(one, dict) and "role" in one for one in value)
 
 
 async def judge(
@@ -136,7 +157,7 @@ def refuse_to_overwrite(out: Path | None, inputs: Iterable[Path]) -> None:
 
 
 async def judge_all(
-    judge: Callable[[Task, str], Awaitable[Verdict]],
+    judge: Callable[[Task, str | JudgedSample], Awaitable[Verdict]],
     answers: Sequence[Answer],
     at_once: int,
     ended: Callable[[], object] = lambda: None,
@@ -152,7 +173,7 @@ async def judge_all(
 
     async def take_turns() -> None:
         for place, answer in waiting:
-            ahead[place] = await judge(answer.task, answer.text)
+            ahead[place] = await judge(answer.task, answer.sample or answer.text)
             ended()
             while len(verdicts) in ahead:
                 verdicts.append(ahead.pop(len(verdicts)))

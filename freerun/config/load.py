@@ -20,12 +20,28 @@ _SECTIONS = {key for key, field in RunConfig.model_fields.items() if isinstance(
 
 def load_config(file: Path | None, overrides: Sequence[str] = ()) -> tuple[RunConfig, Origins]:
     """The file first, then the overrides in order. A mistake is a ConfigError of one line."""
+    given = [(_read(file), file.name)] if file is not None else []
+    return _resolved([*given, *((_parse(override), "command line") for override in overrides)])
+
+
+def config_of(given: RunConfig | Mapping[str, Any] | str | Path, **changes: Any) -> tuple[RunConfig, Origins]:
+    """What a script calls a configuration: a file, nested keys and values, or one that is made already; `changes` are
+    by key, with two underscores for a dot."""
+    if isinstance(given, str | Path):
+        values, origin = _read(Path(given)), Path(given).name
+    else:
+        values = given.model_dump(exclude_unset=True) if isinstance(given, RunConfig) else dict(given)
+        origin = "script"
+    dotted = [(_nested(key.replace("__", "."), value), "script") for key, value in changes.items()]
+    return _resolved([*((_nested(key, value), origin) for key, value in values.items()), *dotted])
+
+
+def _resolved(layers: Sequence[tuple[Mapping[str, Any], str]]) -> tuple[RunConfig, Origins]:
+    """Later ones replace what earlier ones say; each has a name for its origin."""
     values: dict[str, Any] = {}
     origins: Origins = {}
-    if file is not None:
-        _merge(values, _read(file), origins, file.name)
-    for override in overrides:
-        _merge(values, _parse(override), origins, "command line")
+    for layer, origin in layers:
+        _merge(values, layer, origins, origin)
     _refuse_unknown(values, RunConfig)
     for key, value in implied(values).items():
         if key not in origins:

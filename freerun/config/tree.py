@@ -58,6 +58,9 @@ class RunConfig(Section):
     engine: EngineConfig = section(EngineConfig, "How answers are generated.")
     resources: ResourcesConfig = section(ResourcesConfig, "How many processes do what.")
     evaluate: EvaluateConfig = section(EvaluateConfig, "Evaluation on held-out tasks.")
+    observers: tuple[str | dict[str, Any], ...] = knob(
+        (), "Your own observers: path/to/file.py:Class or package.module:Class, or {name: …, its options}."
+    )
     sft: SftConfig = section(SftConfig, "Supervised training (`freerun sft`).")
 
     @property

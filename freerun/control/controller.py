@@ -14,17 +14,19 @@ from freerun.control.bound import Selection
 from freerun.control.buffer import Buffer
 from freerun.control.config import ControlConfig
 from freerun.control.groups import GroupBook, OpenGroup
+from freerun.control.judging import rewarded, verdicts_on
 from freerun.control.lookahead import LookaheadLimit
 from freerun.control.task_queue import TaskQueue
 from freerun.control.waiting import FAILING_S, LAST_STEP_S, background, patiently, together, unbroken
-from freerun.core import Batch, DropReason, EngineError, FreerunError, Group, Sample, Version
+from freerun.core import Batch, DropReason, EngineError, FreerunError, Group, Version
 from freerun.core.observer import Observer, Observers
 from freerun.core.reports import WeightsHandle
 from freerun.core.state import RunState
+from freerun.core.trajectory import Trajectory
 from freerun.engines.base import Client, Engine, Load
 from freerun.engines.router import Router, TrackedEngine
-from freerun.rewards.base import Judge, Verdict
-from freerun.rollouts.base import Rollout
+from freerun.rewards.base import GroupJudge
+from freerun.rollouts.base import GroupRollout, trajectories_of
 from freerun.train.base import Trainer
 
 T = TypeVar("T")
@@ -42,8 +44,8 @@ class Run:
     group_size: int
     seed: int
     tasks: TaskQueue
-    rollout: Rollout
-    judge: Judge
+    rollout: GroupRollout
+    judge: GroupJudge
     engines: list[Engine]
     trainer: Trainer
     observer: Observer = field(default_factory=Observers)
@@ -162,16 +164,19 @@ async def noticed(run: Run, generation: Coroutine[Any, Any, None]) -> None:
 
 async def answer(run: Run, admitted: OpenGroup) -> None:
     """One task: roll it out, have it judged, and make it ready, or drop it with the reason."""
-    samples = await rolled_out(run, admitted)
-    if samples is None:
+    trajectories = await rolled_out(run, admitted)
+    if trajectories is None:
         return discard(run, admitted.id, DropReason.ROLLOUT_FAILED)
+    errors = [one.error for one in trajectories if one.error is not None]
+    if len(trajectories) - len(errors) < min(2, len(trajectories)):
+        return discard(run, admitted.id, DropReason.ROLLOUT_ERROR, errors[0])
     run.book.sampled(admitted.id)
     run.lookahead.judging()
-    verdicts = await run.judge.judge_all(admitted.task, [sample.text for sample in samples])
-    group = Group(admitted.id, admitted.task, judged(samples, verdicts), admitted.version)
+    verdicts = await verdicts_on(run.judge, admitted.task, trajectories)
+    group = Group(admitted.id, admitted.task, rewarded(trajectories, verdicts), admitted.version)
     run.book.judged(group, [verdict.reason for verdict in verdicts])
     run.observer.judged(group)
-    if len(group.samples) < min(2, len(samples)):
+    if len(group.samples) < min(2, len(trajectories)):
         return discard(run, group.id, DropReason.JUDGE_FAILED)
     run.failed_in_a_row = 0
     if run.config.drop_no_signal and len(set(group.rewards)) == 1:
@@ -180,27 +185,20 @@ async def answer(run: Run, admitted: OpenGroup) -> None:
     return run.book.made_ready(group.id)
 
 
-async def rolled_out(run: Run, admitted: OpenGroup) -> list[Sample] | None:
-    """The task's samples; None when the engine failed it every time. A retry starts the group afresh."""
+async def rolled_out(run: Run, admitted: OpenGroup) -> list[Trajectory] | None:
+    """What became of each member; None when the engine failed it every time. A retry starts the group afresh."""
     tried: list[TrackedEngine] = []
     for attempt in range(run.config.retries + 1):
         tried.append(engine := run.router.choose(but_not=tried))
         reserved = run.group_size if attempt == 0 else 0
         client = Client(engine, f"{run.seed}/{admitted.id}/{attempt}", run.load, reserved)
         try:
-            return await run.rollout(admitted.task, client)
+            return trajectories_of(await run.rollout(admitted.task, client))
         except EngineError as error:
             run.observer.note(f"group {admitted.id}, attempt {attempt + 1}: {error}")
         finally:
             client.close()
     return None
-
-
-def judged(samples: list[Sample], verdicts: list[Verdict]) -> list[Sample]:
-    """The samples that have a reward. One that could not be judged is left out: it is never silently a zero."""
-    for sample, verdict in zip(samples, verdicts, strict=True):
-        sample.reward = verdict.reward
-    return [sample for sample in samples if sample.reward is not None]
 
 
 async def next_batch(run: Run, step: int) -> tuple[Batch, int]:
@@ -267,13 +265,14 @@ def settle(run: Run, batch: Batch, version: Version) -> None:
     run.version = version
 
 
-def discard(run: Run, group: int, reason: DropReason) -> None:
+def discard(run: Run, group: int, reason: DropReason, why: str = "") -> None:
     """Drop a group that failed on its way; too many in a row and the run says so instead of spinning."""
     run.book.drop(group, reason, run.version)
     run.failed_in_a_row += 1
     if run.failed_in_a_row >= run.config.give_up_after:
+        cause = f"{reason.value}: {why}" if why else reason.value
         raise FreerunError(
-            f"the last {run.failed_in_a_row} groups were all dropped (the last one: {reason.value}), so there is "
+            f"the last {run.failed_in_a_row} groups were all dropped (the last one: {cause}), so there is "
             "nothing to train on; look at the logs of engine and judge, or raise control.give_up_after"
         )
 

@@ -9,13 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import comb, sqrt
 
+from freerun.control.judging import verdicts_on
 from freerun.control.waiting import together
 from freerun.core import DataError, Task, Version
 from freerun.core.observer import Observer
 from freerun.core.reports import Evaluation, WeightsHandle
 from freerun.engines.base import Client, Engine
-from freerun.rewards.base import Judge
-from freerun.rollouts.base import Rollout
+from freerun.rewards.base import GroupJudge
+from freerun.rollouts.base import GroupRollout, trajectories_of
 
 _Z95 = 1.959964
 
@@ -23,8 +24,8 @@ _Z95 = 1.959964
 @dataclass
 class Evaluator:
     tasks: list[Task]
-    rollout: Rollout
-    judge: Judge
+    rollout: GroupRollout
+    judge: GroupJudge
     engine: Engine
     pass_reward: float
     seed: int
@@ -33,10 +34,12 @@ class Evaluator:
         """Every task once, all at the same time: the engine queues what it has no room for."""
 
         async def one(index: int, task: Task) -> tuple[list[float | None], int]:
-            samples = await self.rollout(task, Client(self.engine, f"evaluate/{self.seed}/{index}"))
-            verdicts = await self.judge.judge_all(task, [sample.text for sample in samples])
+            client = Client(self.engine, f"evaluate/{self.seed}/{index}")
+            trajectories = trajectories_of(await self.rollout(task, client))
+            verdicts = await verdicts_on(self.judge, task, trajectories)
             progress()
-            return [verdict.reward for verdict in verdicts], sum(sample.truncated for sample in samples)
+            truncated = sum(one.sample is not None and one.sample.truncated for one in trajectories)
+            return [verdict.reward for verdict in verdicts], truncated
 
         outcomes = await together(*(one(index, task) for index, task in enumerate(self.tasks)))
         return summarise([rewards for rewards, _ in outcomes], sum(cut for _, cut in outcomes), self.pass_reward)

@@ -52,6 +52,8 @@ class DropReason(StrEnum):
     """Its tokens are older than the bound, under `when_stale: drop` (or `mask` with nothing left)."""
     ROLLOUT_FAILED = "rollout_failed"
     """The engine failed to answer it, retries included."""
+    ROLLOUT_ERROR = "rollout_error"
+    """The user's own rollout raised, or failed too many of its samples."""
     JUDGE_FAILED = "judge_failed"
     """Too few of its samples could be judged."""
     RUN_ENDED = "run_ended"

@@ -8,7 +8,8 @@ from freerun.core.section import Section, knob
 class DataConfig(Section):
     source: str = knob(
         ...,
-        "A .jsonl or .parquet file, a dataset's folder, hub:ORG/NAME, reasoning-gym:NAME or verifiers:TASKSET.",
+        "A .jsonl or .parquet file, a dataset's folder, hub:ORG/NAME, reasoning-gym:NAME, verifiers:TASKSET, or a "
+        "function of your own that makes rows: path/to/file.py:function or package.module:function.",
         min_length=1,
     )
     split: str = knob("train", "Which split of a folder or hub dataset to read.")
@@ -19,7 +20,9 @@ class DataConfig(Section):
         "auto", "Whether prompts go through the tokenizer's chat template; auto: when it has one."
     )
     system: str | None = knob(None, "A system message for every prompt that does not bring its own.")
-    options: dict[str, Any] = knob({}, "Options of the reasoning-gym dataset or verifiers taskset, by its own names.")
+    options: dict[str, Any] = knob(
+        {}, "Options of the reasoning-gym dataset, verifiers taskset or function, by its own names."
+    )
     limit: int | None = knob(None, "Take the first so many tasks (reasoning-gym: make so many).", ge=1)
     seed: int = knob(0, "The seed of reasoning-gym's generator.", ge=0)
     shuffle: bool = knob(True, "Take the tasks of each epoch in a new order.")

@@ -5,12 +5,15 @@ columns mean what is decided in `tasks.py`. Each kind of source has its file, so
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from freerun.core import DataError
+from freerun.core import DataError, FreerunError
+from freerun.core.options import with_options
+from freerun.core.resolve import Found, Kind
+from freerun.core.traces import describe
 from freerun.data.config import DataConfig
 from freerun.data.files import read_path
 from freerun.data.rows import Row
@@ -18,6 +21,7 @@ from freerun.data.rows import Row
 HUB = "hub:"
 REASONING_GYM = "reasoning-gym:"
 VERIFIERS = "verifiers:"
+SOURCES = Kind("data source", "FUNCTION", "freerun.sources")
 STEM = re.compile(r"(\.jsonl|\.jsonl\.gz|\.parquet)$")
 
 
@@ -44,9 +48,12 @@ def read_source(config: DataConfig) -> Source:
 
         name = config.source.removeprefix(VERIFIERS)
         return _source(config, re.sub(r".*/|@.*", "", name), load_taskset(name, config), prompt_key="prompt")
+    if found := _users_own(config.source):
+        return _source(config, found.name, _rows(found, config))
     if config.options:
         raise DataError(
-            f"options are for reasoning-gym and verifiers sources only: remove them, or change source {config.source}"
+            "options are for reasoning-gym, verifiers and your own sources only: remove them, or change source "
+            f"{config.source}"
         )
     if config.source.startswith(HUB):
         from freerun.data.hub import download
@@ -56,6 +63,28 @@ def read_source(config: DataConfig) -> Source:
 
     path = Path(config.source).expanduser()
     return _source(config, STEM.sub("", path.resolve().name), read_path(path, config))
+
+
+def _users_own(source: str) -> Found | None:
+    """A function that makes rows, named as the resolver has it, or by an entry point; None where a file is meant."""
+    if source.startswith(HUB) or Path(source).expanduser().exists():
+        return None
+    return SOURCES.find(source) if ":" in source or SOURCES.knows(source) else None
+
+
+def _rows(found: Found, config: DataConfig) -> Iterator[Row]:
+    """What the user's function makes. It raising ends the run before it begins, in one line."""
+    found.definition()
+    function = with_options(found.load(), config.options, f"the data source {config.source}")
+    try:
+        for row in function():
+            if not isinstance(row, dict):
+                raise DataError(f"{config.source} made {row!r:.80}, and a row must be a dict")
+            yield row
+    except FreerunError:
+        raise
+    except Exception as error:
+        raise DataError(f"the data source {config.source} failed: {describe(error)}") from error
 
 
 def _source(

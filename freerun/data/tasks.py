@@ -40,7 +40,8 @@ def load_tasks(config: DataConfig, tokenizer: Tokenizer, *, needs_answer: bool =
     tasks = []
     for id, row in zip(_ids(source), source.rows, strict=True):
         given = _column(source, id, row, source.prompt_key, "prompt_key")
-        prompt, tokens = _render(id, given, config, tokenizer)
+        messages = _messages(id, given, config.system) if _uses_chat(config, tokenizer) else []
+        prompt, tokens = _render(id, given, messages, config, tokenizer)
         if answer_expected and source.answer_key not in row:
             _column(source, id, row, source.answer_key, "answer_key")
         answer = _answer(row.get(source.answer_key))
@@ -49,7 +50,8 @@ def load_tasks(config: DataConfig, tokenizer: Tokenizer, *, needs_answer: bool =
         extra = _extra(source, row)
         if prompt != as_text(given):
             extra.setdefault("prompt", as_text(given))  # judges want it without the template around it
-        tasks.append(Task(id=id, prompt=prompt, prompt_tokens=tokens, answer=answer, extra=extra))
+        several = messages if len(messages) > 1 else []
+        tasks.append(Task(id, prompt, tokens, answer, extra, several))
     return tasks
 
 
@@ -99,10 +101,12 @@ def _extra(source: Source, row: Row) -> dict[str, Any]:
     return extra
 
 
-def _render(id: str, prompt: Any, config: DataConfig, tokenizer: Tokenizer) -> tuple[str, list[int]]:
-    """The text and the tokens that the policy sees."""
-    if _uses_chat(config, tokenizer):
-        text = _apply_template(id, _messages(id, prompt, config.system), tokenizer)
+def _render(
+    id: str, prompt: Any, messages: list[Message], config: DataConfig, tokenizer: Tokenizer
+) -> tuple[str, list[int]]:
+    """The text and the tokens that the policy sees. Without messages, there is no chat template to apply."""
+    if messages:
+        text = _apply_template(id, messages, tokenizer)
         tokens = tokenizer.encode(text, add_special_tokens=False)  # the template writes its own
     else:
         text = _plain(id, prompt, config)

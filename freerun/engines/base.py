@@ -125,8 +125,13 @@ class Client:
         self._reserved = reserved
         self._requests = 0
 
-    def generate(self, prompt: list[int], sampling: Sampling, n: int = 1) -> AsyncIterator[Completion]:
-        digest = hashlib.blake2b(f"{self._seed}/{self._requests}".encode(), digest_size=8).digest()
+    def generate(
+        self, prompt: list[int], sampling: Sampling, n: int = 1, name: str | None = None
+    ) -> AsyncIterator[Completion]:
+        """`name` takes the place of the request's number in its seed: for requests made at the same time, whose numbers
+        depend on who is faster."""
+        named = self._requests if name is None else name
+        digest = hashlib.blake2b(f"{self._seed}/{named}".encode(), digest_size=8).digest()
         self._requests += 1
         return self._counted(prompt, replace(sampling, seed=int.from_bytes(digest, "big") >> 2), n)
 

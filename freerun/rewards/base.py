@@ -1,11 +1,12 @@
 """What a judge is to the rest of Freerun."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
-from freerun.core import Task
+from freerun.core import FinishReason, Task
+from freerun.core.trajectory import Message
 
 
 class JudgeReason(StrEnum):
@@ -21,6 +22,10 @@ class JudgeReason(StrEnum):
     """The reward function raised, or returned something that is not a finite number, or too large a one."""
     UNPARSEABLE = "unparseable"
     """There is a reward, of an answer in which nothing could be read."""
+    OWN = "own"
+    """There is a reward: the rollout brought it, and nobody was asked."""
+    NO_ANSWER = "no_answer"
+    """The rollout failed this sample, so there was nothing to judge."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -64,12 +69,39 @@ def total(verdicts: Sequence[Verdict]) -> Verdict:
     )
 
 
+@dataclass(slots=True)
+class JudgedSample:
+    """One answer, as a judge sees it that asks for the whole `sample`."""
+
+    text: str
+    """What the policy said last."""
+    messages: list[Message] = field(default_factory=list)
+    """The whole conversation, the policy's turns included."""
+    finish: FinishReason = FinishReason.STOP
+    num_tokens: int = 0
+    """Tokens that the policy sampled."""
+    index: int = 0
+    """Its place in the group."""
+    group: list["JudgedSample"] = field(default_factory=list, repr=False, compare=False)
+    """All answers to the same task, this one included; their own `group` is empty."""
+
+
 class Judge(Protocol):
+    """What a user writes: a function, or a class with this method. A parameter named `sample` gets a JudgedSample."""
+
+    def __call__(self, task: Task, text: str) -> Any:
+        """A number, or a Judged; or something to await that comes to one."""
+        ...
+
+
+class GroupJudge(Protocol):
+    """The judge of a run: whatever judges the answers of a group, wherever it does."""
+
     @property
     def waiting(self) -> int:
         """Answers that nobody has begun to judge."""
         ...
 
-    async def judge_all(self, task: Task, texts: Sequence[str]) -> list[Verdict]:
-        """Of each of these answers to a task."""
+    async def judge_all(self, task: Task, answers: Sequence[str | JudgedSample]) -> list[Verdict]:
+        """A verdict on each of these answers to a task. A plain text is enough where no judge asks for more."""
         ...

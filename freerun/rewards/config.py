@@ -9,9 +9,8 @@ from pydantic import field_validator
 from freerun.core import Task
 from freerun.core.section import Section, knob
 from freerun.machine.host import processors
-from freerun.rewards.judges import check, check_tasks
+from freerun.rewards.judges import BUILT_IN, JUDGES, check, check_tasks
 from freerun.rewards.spec import JudgeSetting, JudgeSpec, parse_judge, typed
-from freerun.rewards.userfile import split_judge
 
 _MOST_WORKERS = 32
 """A worker that runs programs may hold half a gigabyte of theirs."""
@@ -20,9 +19,9 @@ _MOST_WORKERS = 32
 class RewardConfig(Section):
     judge: JudgeSetting = knob(
         "exact",
-        "exact, number, math, code, reasoning-gym, verifiers, or your own: path/to/file.py:function, given (task, "
-        "text); or a list of judges with weights and options, also format, length, overlong, model and http: see "
-        "docs/rewards.md.",
+        "exact, number, math, code, reasoning-gym, verifiers, or your own: path/to/file.py:function or "
+        "package.module:function, given (task, text); or a list of judges with weights and options, also format, "
+        "length, overlong, model and http: see docs/rewards.md.",
     )
     workers: int | None = knob(
         None,
@@ -64,7 +63,8 @@ class RewardConfig(Section):
     @property
     def files(self) -> list[Path]:
         """The files that hold the user's own judges."""
-        return [split_judge(part.name)[0] for part in self.parts if ":" in part.name]
+        found = [JUDGES.find(part.name).file for part in self.parts if part.name not in BUILT_IN]
+        return [file for file in found if file is not None]
 
     def check(self) -> None:
         """Refuse judges that cannot be, in one line that names the fix."""

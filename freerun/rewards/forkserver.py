@@ -28,9 +28,9 @@ import msgspec
 
 from freerun.machine.parent import adopt_orphans, kill_with_parent
 from freerun.rewards.base import JudgeReason, Verdict
-from freerun.rewards.protocol import FORK, ORDER, WAS_ALIVE, frame
+from freerun.rewards.protocol import FORK, ORDER, SEES_SAMPLES, WAS_ALIVE, frame
 from freerun.rewards.spec import JudgeSpec
-from freerun.rewards.worker import Judges, judge_until_end, load
+from freerun.rewards.worker import Judges, judge_until_end, load, sees_samples
 from freerun.sandbox.usage import children, descendants
 
 EXIT_TIMEOUT_S = 0.5
@@ -162,7 +162,7 @@ def become_worker(
         with open(connection, "rb", closefd=False) as requests, open(connection, "wb") as replies:
             loaded = load(parts) if judges is None else judges
             limit_memory(memory_bytes)
-            replies.write(frame(loaded if isinstance(loaded, Verdict) else Verdict(None, JudgeReason.OK)))
+            replies.write(frame(loaded if isinstance(loaded, Verdict) else ready(loaded)))
             replies.flush()
             if not isinstance(loaded, Verdict):
                 judge_until_end(requests, replies, loaded)
@@ -174,6 +174,10 @@ def become_worker(
             with suppress(OSError, ValueError):
                 stream.flush()
         os._exit(code)  # not the forkserver's exit handlers
+
+
+def ready(judges: Judges) -> Verdict:
+    return Verdict(None, JudgeReason.OK, SEES_SAMPLES if sees_samples(judges) else "")
 
 
 def hide_standard_streams() -> None:

@@ -1,4 +1,4 @@
-"""Judges of an answer's form, for use beside one that judges its content: tags, a pattern, length."""
+"""Judges of an answer's form (tags, a pattern, length), for use with a judge of its content."""
 
 import re
 from dataclasses import dataclass, field
@@ -12,12 +12,12 @@ Unit = Literal["words", "characters"]
 
 @dataclass(frozen=True)
 class Format:
-    """1 if the answer has the form asked for, else 0: by tags, by a pattern, or by both."""
+    """1 if the answer has the required tags, matches the required pattern, or both; otherwise 0."""
 
     tags: list[str] = field(default_factory=list)
-    """Each is opened and closed exactly once, in this order: [think, answer] is <think>…</think>…<answer>…</answer>."""
+    """Each must open and close exactly once, in this order: [think, answer] is <think>…</think>…<answer>…</answer>."""
     pattern: str = ""
-    """A regular expression that is found somewhere in the answer; a dot matches line ends too."""
+    """A regular expression that must match somewhere in the answer; a dot matches line ends too."""
 
     def __post_init__(self) -> None:
         if not self.tags and not self.pattern:
@@ -25,7 +25,7 @@ class Format:
         try:
             self._pattern  # noqa: B018 (it compiles)
         except re.error as error:
-            raise ValueError(f"pattern is no regular expression: {error}") from None
+            raise ValueError(f"pattern is not a regular expression: {error}") from None
 
     def __call__(self, task: Task, text: str) -> float:
         return float(self._has_tags(text) and (not self.pattern or self._pattern.search(text) is not None))
@@ -42,11 +42,11 @@ class Format:
 
 @dataclass(frozen=True)
 class Length:
-    """The length of the answer. Its weight says what a word is worth: -0.001 prefers short answers."""
+    """The length of the answer. The judge's weight is what a word is worth: -0.001 prefers short answers."""
 
     unit: Unit = "words"
     at_most: float = float("inf")
-    """What is longer counts as this long, so that no length outweighs the other parts."""
+    """Longer answers count as this long, so that length cannot outweigh the other judges."""
 
     def __call__(self, task: Task, text: str) -> float:
         return min(float(measure(text, self.unit)), self.at_most)
@@ -54,8 +54,9 @@ class Length:
 
 @dataclass(frozen=True)
 class Overlong:
-    """0 for an answer of up to limit - buffer, then falling evenly to -1 at the limit: DAPO's soft punishment (Yu et
-    al. 2025, arXiv 2503.14476), in words. `train.overlong_tokens` is the same in tokens, and knows of truncation."""
+    """0 for an answer of up to limit - buffer, then falling linearly to -1 at the limit: DAPO's soft overlong
+    punishment (Yu et al. 2025, arXiv 2503.14476), in words. `train.overlong_tokens` is the same in tokens, and takes
+    truncation into account."""
 
     limit: int
     buffer: int

@@ -1,4 +1,4 @@
-"""The scorers of reasoning-gym, each of its dataset's own. The only file of this room that imports reasoning-gym."""
+"""The judge `reasoning-gym`: each dataset's own scorer. The only file of this room that imports reasoning-gym."""
 
 import json
 from functools import lru_cache
@@ -8,7 +8,7 @@ from freerun.core import RewardError, Task
 
 
 def reasoning_gym(task: Task, text: str) -> float:
-    """The score of the dataset's own scorer, of what stands between the last <answer> tags or else of all the text."""
+    """The score that the dataset gives to the text between the last <answer> tags, or else to the whole text."""
     from reasoning_gym.utils import extract_answer
 
     try:
@@ -21,7 +21,7 @@ def reasoning_gym(task: Task, text: str) -> float:
     try:
         score = _dataset(name, options).score_answer(text.strip() if answer is None else answer, entry)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-        # The entry is as it was made, so the answer is malformed: most scorers give 0, a few of 0.1.25 raise.
+        # The entry is valid, so the answer must be malformed. Most scorers give 0; a few of 0.1.25 raise.
         return 0.0
     return float(score)
 
@@ -34,11 +34,11 @@ def _dataset(name: str, options: str) -> Any:
     if name == "composite":
         from reasoning_gym.composite import DatasetSpec
 
-        given["datasets"] = [DatasetSpec(**{"weight": 1.0, "config": {}, **part}) for part in given["datasets"]]
+        given["datasets"] = [DatasetSpec(**{"weight": 1.0, "config": {}, **spec}) for spec in given["datasets"]]
     return reasoning_gym.create_dataset(name, **given)
 
 
 @lru_cache(maxsize=256)
 def _entry(name: str, options: str, index: int) -> Any:
-    """The entry made again, not read back: JSON keeps no tuples, and the scorers of arc_agi and others compare them."""
+    """Generate the entry again instead of reading it from the row: JSON has no tuples, which some scorers compare."""
     return _dataset(name, options)[index]

@@ -1,24 +1,26 @@
 """The judges by name, and how a part of the configuration becomes a function.
 
-A judge takes a task and the sampled text and returns a number, or a `Judged`. A task it cannot judge at all (no
-reference answer) is an exception, never a 0: that is a mistake in the data and not of the policy. One with options is a
-dataclass, whose fields they are; a user's function gets them as keyword arguments.
+A judge takes a task and the sampled text and returns a number, or a `Judged`; a user's may ask for the whole sample
+(`userfile.py`). A task it cannot judge at all (no reference answer) is an exception, never a 0: that is a mistake in
+the data and not of the policy. One with options is a dataclass, whose fields they are; a user's function gets them as
+keyword arguments.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 from freerun.core import ConfigError, DataError, RewardError, Task
+from freerun.core.resolve import Kind
 from freerun.core.text import did_you_mean
 from freerun.rewards.spec import OWN_KEYS, JudgeSetting, JudgeSpec, convert, parse_judge
 from freerun.rewards.userfile import check_function, load_function
 
-JudgeFunction = Callable[[Task, str], Any]
+JudgeFunction = Callable[..., Any]
+"""Of a task and a text; a `SampleJudge` of a sample besides."""
 
 BUILT_IN = {
     "exact": "freerun.rewards.plain:exact",
@@ -34,6 +36,7 @@ BUILT_IN = {
     "http": "freerun.rewards.remote:Http",
 }
 """Where each is. Imported when it is used."""
+JUDGES = Kind("judge", "FUNCTION", "freerun.judges", BUILT_IN)
 LIBRARIES = {"math": "math_verify", "reasoning-gym": "reasoning_gym", "verifiers": "verifiers.v1"}
 REMOTE = frozenset({"model", "http"})
 """They wait for somebody else: each has workers and a deadline of its own, and trying again may help."""
@@ -56,11 +59,8 @@ def check(judge: JudgeSetting, timeout_s: float = math.inf) -> None:
             function: Any = _built_in(part)
             if part.name == "code":
                 function.check(part.timeout_s or timeout_s)
-        elif ":" in part.name:
-            check_function(part.name, part.options)
         else:
-            names, near = ", ".join(BUILT_IN), did_you_mean(part.name, BUILT_IN)
-            raise ConfigError(f'there is no judge "{part.name}": use one of {names}, or FILE.py:FUNCTION{near}')
+            check_function(JUDGES.find(part.name), part.options)
 
 
 def check_tasks(judge: JudgeSetting, tasks: Sequence[Task]) -> None:
@@ -82,8 +82,7 @@ def check_tasks(judge: JudgeSetting, tasks: Sequence[Task]) -> None:
 def resolve(part: JudgeSpec) -> JudgeFunction:
     """The function behind the part, with all it needs imported: its first judgement is as fast as the others."""
     if part.name not in BUILT_IN:
-        function = load_function(part.name)
-        return partial(function, **part.options) if part.options else function
+        return load_function(JUDGES.find(part.name), part.options)
     if part.name in LIBRARIES:
         import_module(LIBRARIES[part.name])
     if part.name == "math":

@@ -1,6 +1,6 @@
-"""The last number in a text, as a person reads it: 1,234 and $5 and -3.50 and 1/2 and 2 1/2 and 12%.
+"""Finds the last number in a text, as a person would read it: 1,234 and $5 and -3.50 and 1/2 and 2 1/2 and 12%.
 
-Exact (fractions, not floats). A 2 in `x2`, `cm2` or `cm^2` is not a number of its own.
+Values are exact (fractions, not floats). The 2 in `x2`, `cm2` or `cm^2` is not a number.
 """
 
 import re
@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 _NUMERAL = re.compile(
     r"""
-    (?<![\w^])(?<!\^\{)(?<!\^-)(?<!\^\{-)                                   # not inside a word, a number, a power
-    (?P<sign>(?<![\w)\]])[-−][$€£]?|(?<![\w)\]])[$€£][-−])?                 # the minus of 5-3 is no sign
+    (?<![\w^])(?<!\^\{)(?<!\^-)(?<!\^\{-)                                   # not inside a word, a number or a power
+    (?P<sign>(?<![\w)\]])[-−][$€£]?|(?<![\w)\]])[$€£][-−])?                 # the minus of 5-3 is not a sign
     (?:(?P<units>[0-9]+)[ ](?=[0-9]+/[0-9]))?                               # the 2 of 2 1/2
     (?P<value>(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<!\.)\.[0-9]+)
     (?P<power>[eE][-+]?[0-9]{1,3}(?![0-9]))?
@@ -23,8 +23,8 @@ _NUMERAL = re.compile(
 )
 _LATEX_FRACTION = re.compile(r"(?P<before>[0-9]?)(?P<space>\s?)\\[dt]?frac\{(?P<above>[0-9]+)\}\{(?P<below>[0-9]+)\}")
 _LATEX_NOISE = {"\\$": "$", "\\%": "%", "{,}": ",", "\\!": "", "\\,": ""}
-_LONGEST = 400
-"""Characters of a numeral. A policy can write one of a million digits, which would be slow to compare and is wrong."""
+_MAX_CHARS = 400
+"""A policy can write a numeral of a million digits, which would be slow to compare and is certainly wrong."""
 
 
 class Numeral(NamedTuple):
@@ -32,22 +32,22 @@ class Numeral(NamedTuple):
     is_percent: bool
 
     def same_as(self, reference: "Numeral") -> bool:
-        """Equal as written (a forgotten or an added % is forgiven), or equal in value (50% and 0.5)."""
-        return self.value == reference.value or self._worth == reference._worth
+        """Whether they are equal as written (a missing or an extra % is forgiven) or in value (50% and 0.5)."""
+        return self.value == reference.value or self._without_percent == reference._without_percent
 
     @property
-    def _worth(self) -> Fraction:
+    def _without_percent(self) -> Fraction:
         return self.value / 100 if self.is_percent else self.value
 
 
 def last_number(text: str) -> Numeral | None:
-    """None when there is no number in the text, or the last one is no number after all (1/0)."""
+    """The last number in the text; None if there is none, or if the last one has no value (1/0)."""
     match = _last_match(text)
-    return _numeral(match) if match and len(match[0]) <= _LONGEST else None
+    return _numeral(match) if match and len(match[0]) <= _MAX_CHARS else None
 
 
 def last_numeral(text: str) -> str | None:
-    """The same as it is written, LaTeX aside."""
+    """The last number in the text as it is written, without LaTeX commands."""
     match = _last_match(text)
     return match[0].strip() if match else None
 
@@ -71,6 +71,6 @@ def _numeral(match: re.Match[str]) -> Numeral | None:
         if below == 0:
             return None
         value /= below
-    if match["units"] is not None and value < 1:  # 2 1/2, but not the 10 of "day 10 48/2"
+    if match["units"] is not None and value < 1:  # 2 1/2, but not the 10 in "day 10 48/2"
         value += int(match["units"])
     return Numeral(-value if match["sign"] else value, match["percent"] is not None)

@@ -1,4 +1,4 @@
-"""The two plainest judges: the same text, the same last number."""
+"""The two simplest judges, `exact` and `number`, and what all judges read from a task."""
 
 from freerun.core import RewardError, Task
 from freerun.rewards.base import Judged, JudgeReason
@@ -6,7 +6,7 @@ from freerun.rewards.numerals import last_number
 
 
 def exact(task: Task, text: str) -> float:
-    """1 if the text is the reference answer, white space around them aside."""
+    """1 if the text is the reference answer, ignoring white space around both."""
     return float(text.strip() == reference(task).strip())
 
 
@@ -17,12 +17,12 @@ def number(task: Task, text: str) -> Judged:
         raise RewardError(f"task {task.id}: there is no number in its reference answer {task.answer!r}")
     found = last_number(text)
     if found is None:
-        return Judged(0.0, JudgeReason.UNPARSEABLE, "no number in the answer, or none of a sensible size")
+        return Judged(0.0, JudgeReason.UNPARSEABLE, "the answer has no number, or one of unreasonable length")
     return Judged(float(found.same_as(right)))
 
 
 def question(task: Task) -> str:
-    """The prompt as it stands in the data, without the template that the policy sees around it."""
+    """The prompt as it is in the data, without the chat template that the policy sees around it."""
     return str(task.extra.get("prompt") or task.prompt)
 
 

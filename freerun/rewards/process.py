@@ -12,10 +12,11 @@ from typing import BinaryIO, Self
 import msgspec
 
 from freerun.core import RewardError
+from freerun.core.resolve import IMPORT_PATH, import_path
 from freerun.machine.host import memory_bytes
 from freerun.machine.processes import ChildProcess, describe_exit, pipe_reader
 from freerun.rewards.base import JudgeReason, Verdict
-from freerun.rewards.protocol import FORK, HEADER_BYTES, MARK_BYTES, ORDER, WAS_ALIVE, unframed
+from freerun.rewards.protocol import FORK, HEADER_BYTES, MARK_BYTES, ORDER, SEES_SAMPLES, WAS_ALIVE, unframed
 from freerun.rewards.spec import JudgeSpec
 
 START_TIMEOUT_S = 120.0
@@ -101,7 +102,8 @@ class ForkServer:
             child = await ChildProcess.start(
                 *("judge", "freerun.rewards.forkserver", str(theirs.fileno()), msgspec.json.encode(parts).decode()),
                 str(memory_each(workers)),
-                environment={name: value for name, value in ONE_THREAD.items() if name not in os.environ},
+                environment={name: value for name, value in ONE_THREAD.items() if name not in os.environ}
+                | {IMPORT_PATH: import_path()},
                 stdin=DEVNULL,  # the socket is its lifeline: it must have no thread that could wait for another
                 stderr=PIPE,
                 pass_fds=[theirs.fileno()],
@@ -202,13 +204,17 @@ class JudgeWorker:
         self._pid: int | None = None
         self._exit_code: int | None = None
         self.judgements = 0
+        self.sees_samples = False
+        """Whether one of its judges asks for the whole sample. Known when it has begun."""
 
     async def begin(self, judge: str, forked: asyncio.Future[int]) -> None:
         """Returns when it is ready to judge. ConnectionError when the forkserver died meanwhile, and it with it."""
         self._pid = await forked
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
-                check_loaded(judge, await self._connection.verdict())
+                loaded = await self._connection.verdict()
+            check_loaded(judge, loaded)
+            self.sees_samples = loaded.detail == SEES_SAMPLES
         except TimeoutError:
             raise RewardError(f"the judge {judge} cannot be loaded: not after {START_TIMEOUT_S:g} s") from None
         except (asyncio.IncompleteReadError, ConnectionError):

@@ -3,7 +3,8 @@
 Service and worker: a mark and a request, and the same mark and a verdict for each, in order. A mark is eight bytes
 that nobody else knows: a reply with another is a stranger's, such as a process that a judge forked and forgot. A frame
 is four bytes of length and that many of msgpack, or of JSON where msgpack cannot say it. The first frame of a worker is
-a verdict too, without a mark, as is the forkserver's: OK when the judges are loaded, ERROR when they could not be.
+a verdict too, without a mark, as is the forkserver's: OK when the judges are loaded, ERROR when they could not be. The
+worker's says SEES_SAMPLES as its detail if one of its judges asks for the whole sample.
 
 Service and forkserver, after that: an order, and a reply for each, in order, both one number. The order 0 comes with
 two file descriptors, a worker's socket and where it prints to, and is to fork it; the reply is its process id. Any
@@ -14,19 +15,20 @@ code is waited for.
 
 import json
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO, Any, TypeVar
 
 import msgspec
 
 from freerun.core import Task
-from freerun.rewards.base import Verdict
+from freerun.rewards.base import JudgedSample, Verdict
 
 T = TypeVar("T")
 HEADER_BYTES = 4
 MARK_BYTES = 8
 ORDER = struct.Struct("!q")
 FORK = 0
+SEES_SAMPLES = "sees samples"
 WAS_ALIVE = 1 << 20
 """Not an exit code."""
 
@@ -35,6 +37,10 @@ WAS_ALIVE = 1 << 20
 class Request:
     task: Task
     text: str
+    group: list[JudgedSample] = field(default_factory=list)
+    """All answers to the task, for judges that ask for the whole sample; else empty."""
+    index: int = 0
+    """Which of them is to be judged."""
 
 
 def frame(message: Request | Verdict) -> bytes:

@@ -1,101 +1,109 @@
-"""The judge of a run: the sum of its parts, in processes that can be killed.
+"""The reward of a run: the weighted sum of its judges, which run in processes that can be killed.
 
-`JudgeService` knows which parts there are and what became of each judgement; what a judge does it does not know, and
-how workers live and die is in `pool.py`. A failed judgement is a verdict with a reason, never a reward of 0 and, until
-there are too many in a row, no exception.
+`JudgeService` knows which judges there are and how each judgement ended. It does not know what a judge does; worker
+processes are managed in `pool.py`. A failed judgement is a verdict with a reason, never a reward of 0. Only too many
+failures in a row raise an exception.
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from freerun.core import FreerunError, RewardError, Task
-from freerun.rewards.base import JudgeReason, Verdict, total
+from freerun.rewards.base import JudgedSample, JudgeReason, Verdict, total
+from freerun.rewards.cache import VerdictCache
 from freerun.rewards.config import RewardConfig
 from freerun.rewards.judges import PURE, REMOTE
-from freerun.rewards.memory import Memory
-from freerun.rewards.pool import Pool, again
+from freerun.rewards.pool import Pool, copy_error
 from freerun.rewards.protocol import Request, frame
 from freerun.rewards.spec import JudgeSpec
 
 REMOTE_WORKERS = 8
 REMOTE_TIMEOUT_S = 60.0
-"""Of a part that asks somebody else, unless it says so itself."""
+"""The defaults of a remote judge."""
 
 
 class JudgeService:
-    """Judges answers: every part at the same time, each in its pool.
+    """Judges answers. Each pool of judges works on all answers at the same time.
 
-    Consumes calls of `judge` and `judge_all`. Produces a verdict for each answer, and `counts` of their reasons.
-    Waits for the slowest part; unblocked by all verdicts, by too many failures in a row, and by closing. Nobody but
-    the caller waits for a slow one: `waiting` tells the controller when to admit no more.
+    Consumes calls of `judge` and `judge_all`. Produces a verdict for each answer, and `counts` of their reasons. Waits
+    for the slowest judge; unblocked by all verdicts, by too many failures in a row, and by closing. Only the caller
+    waits for a slow judge: `waiting` tells the controller when to admit no more.
     """
 
     def __init__(self, config: RewardConfig, *, log: Path | None = None) -> None:
-        """What judges print goes to the end of `log`, if given; the last of it is kept to explain a crash anyway."""
+        """Append what judges print to `log`, if given. The last of it is kept in any case, to explain a crash."""
         self.counts: Counter[JudgeReason] = Counter()
         self._config = config
         self._log = log
-        self._open = AsyncExitStack()
+        self._stack = AsyncExitStack()
         self._pools: list[Pool] = []
-        self._judges: list[Pool | Memory] = []
+        self._judges: list[Pool | VerdictCache] = []
         self._failures: list[Verdict] = []
-        self._given_up: RewardError | None = None
+        self._gave_up: RewardError | None = None
 
     async def __aenter__(self) -> Self:
-        """Returns when every worker is ready; raises what hinders one."""
+        """Return when every worker is ready; raise if one cannot start."""
         self._config.check()
         try:
-            log = self._open.enter_context(self._log.open("ab", buffering=0)) if self._log else None
-            for parts in pooled(self._config.parts):
-                workers, timeout_s = self._allowed(parts[0])
-                pool = Pool(parts, workers=workers, timeout_s=timeout_s, retries=self._config.retries, log=log)
-                self._pools.append(await self._open.enter_async_context(pool))
-                self._judges.append(Memory(pool.judge) if all(map(remembers, parts)) else pool)
+            log = self._stack.enter_context(self._log.open("ab", buffering=0)) if self._log else None
+            for judges in by_pool(self._config.parts):
+                workers, timeout_s = self._pool_size(judges[0])
+                pool = Pool(judges, workers=workers, timeout_s=timeout_s, retries=self._config.retries, log=log)
+                self._pools.append(await self._stack.enter_async_context(pool))
+                self._judges.append(VerdictCache(pool.judge) if all(map(is_cached, judges)) else pool)
         except BaseException:
-            await self._open.aclose()
+            await self._stack.aclose()
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._open.aclose()
+        await self._stack.aclose()
 
     @property
     def waiting(self) -> int:
-        """Answers that nobody has begun to judge, by the part that is furthest behind."""
+        """The number of answers that wait to be judged, in the pool with the longest queue."""
         return max((pool.waiting for pool in self._pools), default=0)
 
-    async def judge(self, task: Task, text: str) -> Verdict:
-        (verdict,) = await self.judge_all(task, [text])
+    async def judge(self, task: Task, answer: str | JudgedSample) -> Verdict:
+        (verdict,) = await self.judge_all(task, [answer])
         return verdict
 
-    async def judge_all(self, task: Task, texts: Sequence[str]) -> list[Verdict]:
-        """Of each answer. Raises RewardError once `give_up_after` judgements in a row have failed."""
+    async def judge_all(self, task: Task, answers: Sequence[str | JudgedSample]) -> list[Verdict]:
+        """A verdict on each answer. Raises RewardError once `give_up_after` judgements in a row have failed."""
         if not self._judges:
             raise FreerunError("the judge service is not open: use `async with`")
+        texts = [answer if isinstance(answer, str) else answer.text for answer in answers]
         framed = {text: frame(Request(task, text)) for text in set(texts)}
         requests = [framed[text] for text in texts]
-        parts = await asyncio.gather(*(judge.judge_all(requests) for judge in self._judges))
-        verdicts = [total(verdicts) for verdicts in zip(*parts, strict=True)]
+        wholes = whole_requests(task, answers) if any(pool.sees_samples for pool in self._pools) else []
+        judging = (
+            judge.judge_all(wholes if pool.sees_samples else requests)
+            for judge, pool in zip(self._judges, self._pools, strict=True)
+        )
+        by_judge = await asyncio.gather(*judging)
+        verdicts = [total(verdicts) for verdicts in zip(*by_judge, strict=True)]
         for verdict in verdicts:
             self._record(verdict)
         return verdicts
 
-    def _allowed(self, part: JudgeSpec) -> tuple[int, float]:
-        remote = part.name in REMOTE
-        workers = part.workers or (REMOTE_WORKERS if remote else self._config.processes)
-        return workers, part.timeout_s or (REMOTE_TIMEOUT_S if remote else self._config.timeout_s)
+    def _pool_size(self, judge: JudgeSpec) -> tuple[int, float]:
+        """The number of workers of a judge's pool, and its deadline."""
+        remote = judge.name in REMOTE
+        workers = judge.workers or (REMOTE_WORKERS if remote else self._config.processes)
+        return workers, judge.timeout_s or (REMOTE_TIMEOUT_S if remote else self._config.timeout_s)
 
     def _record(self, verdict: Verdict) -> None:
-        """Count, and give up when too many in a row have failed."""
-        if self._given_up is not None:
-            raise again(self._given_up)
+        """Count the verdict, and give up if too many in a row have failed."""
+        if self._gave_up is not None:
+            raise copy_error(self._gave_up)
         self.counts[verdict.reason] += 1
         if verdict.reward is not None:
             self._failures.clear()
@@ -106,25 +114,33 @@ class JudgeService:
         first = self._failures[0]
         reasons = Counter(failed.reason.value for failed in self._failures)
         tally = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
-        self._given_up = RewardError(
+        self._gave_up = RewardError(
             f"{len(self._failures)} judgements in a row failed ({tally}), the first with: "
             f"{first.detail.partition(chr(10))[0]}; fix the judge {self._config.in_words}, or raise give_up_after",
             first.detail,
         )
         for pool in self._pools:
-            pool.stop(self._given_up)
-        raise again(self._given_up)
+            pool.stop(self._gave_up)
+        raise copy_error(self._gave_up)
 
 
-def pooled(parts: list[JudgeSpec]) -> list[list[JudgeSpec]]:
-    """Parts by the pool that judges them: all that ask for nothing special share the first."""
-    shared = [part for part in parts if not needs_own_pool(part)]
-    return ([shared] if shared else []) + [[part] for part in parts if needs_own_pool(part)]
+def whole_requests(task: Task, answers: Sequence[str | JudgedSample]) -> list[bytes]:
+    """With the whole group in each, for judges that ask for samples."""
+    group = [JudgedSample(answer) if isinstance(answer, str) else answer for answer in answers]
+    numbered = [replace(sample, index=index, group=[]) for index, sample in enumerate(group)]
+    return [frame(Request(task, sample.text, numbered, sample.index)) for sample in numbered]
 
 
-def needs_own_pool(part: JudgeSpec) -> bool:
-    return part.name in REMOTE or any(wish is not None for wish in (part.cache, part.workers, part.timeout_s))
+def by_pool(judges: list[JudgeSpec]) -> list[list[JudgeSpec]]:
+    """Group the judges by the pool that runs them: those without settings of their own share the first pool."""
+    shared = [judge for judge in judges if not needs_own_pool(judge)]
+    return ([shared] if shared else []) + [[judge] for judge in judges if needs_own_pool(judge)]
 
 
-def remembers(part: JudgeSpec) -> bool:
-    return part.name in PURE | {"model"} if part.cache is None else part.cache
+def needs_own_pool(judge: JudgeSpec) -> bool:
+    own_settings = (judge.cache, judge.workers, judge.timeout_s)
+    return judge.name in REMOTE or any(setting is not None for setting in own_settings)
+
+
+def is_cached(judge: JudgeSpec) -> bool:
+    return judge.name in PURE | {"model"} if judge.cache is None else judge.cache

@@ -1,4 +1,4 @@
-"""The rewards of the verifiers package, each of its task's own. The only file of this room that imports verifiers."""
+"""The judge `verifiers`: each task's own rewards. The only file of this room that imports verifiers."""
 
 import asyncio
 import json
@@ -9,15 +9,15 @@ from freerun.core import RewardError, Task
 
 
 def verifiers(task: Task, text: str) -> float:
-    """The weighted sum of the rewards that the task's own class has, of the text as the one reply to its prompt."""
+    """The weighted sum of the rewards that the task's class defines, for the text as the only reply to its prompt."""
     try:
         name, options, data = (task.extra[f"verifiers{key}"] for key in ("", "_options", "_task"))
     except KeyError as missing:
         raise RewardError(f"task {task.id} has no {missing}: this judge needs a source verifiers:NAME") from None
     kind, settings = _kind(name, json.dumps(options, sort_keys=True))
-    judged = kind(kind.data_type().model_validate(data), settings)
-    trace = _trace(judged, text)
-    asyncio.run(judged.score(trace))
+    own_task = kind(kind.data_type().model_validate(data), settings)
+    trace = _trace(own_task, text)
+    asyncio.run(own_task.score(trace))
     if not trace.rewards:
         raise RewardError(f"task {task.id}: the tasks of verifiers:{name} have no rewards of their own")
     return float(trace.reward)
@@ -32,7 +32,7 @@ def _kind(name: str, options: str) -> tuple[Any, Any]:
 
 
 def _trace(task: Any, text: str) -> Any:
-    """A rollout of one turn, as verifiers would have recorded it."""
+    """A rollout of a single turn, as verifiers would have recorded it."""
     import verifiers.v1 as vf
     from verifiers.v1.state import state_cls
 
@@ -40,8 +40,8 @@ def _trace(task: Any, text: str) -> Any:
     messages: list[Any] = [vf.UserMessage(content=prompt)] if isinstance(prompt, str) else list(prompt or [])
     if task.data.system_prompt is not None:
         messages.insert(0, vf.SystemMessage(content=task.data.system_prompt))
-    thought, _, said = text.rpartition("</think>")
-    messages.append(vf.AssistantMessage(content=said, reasoning_content=thought or None))
+    thought, _, reply = text.rpartition("</think>")
+    messages.append(vf.AssistantMessage(content=reply, reasoning_content=thought or None))
     nodes = [vf.MessageNode(parent=place - 1 if place else None, message=m) for place, m in enumerate(messages)]
     nodes[-1].sampled = True
     return vf.Trace[type(task.data), state_cls(type(task)), vf.AgentConfig](

@@ -10,19 +10,19 @@ import os
 import traceback
 from dataclasses import replace
 from numbers import Real
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from freerun.core import FreerunError
-from freerun.rewards.base import Judged, JudgeReason, Verdict, total
+from freerun.core.traces import LONGEST_LINE, describe, in_one_line
+from freerun.rewards.base import Judged, JudgedSample, JudgeReason, Verdict, total
 from freerun.rewards.judges import JudgeFunction, resolve
 from freerun.rewards.protocol import MARK_BYTES, Request, frame, read_frame, unframed
 from freerun.rewards.spec import JudgeSpec
+from freerun.rewards.userfile import SampleJudge
 
 Judges = list[tuple[JudgeSpec, JudgeFunction]]
 
-LONGEST_DETAIL = 20_000
-"""Characters. An exception may carry a whole answer in its message."""
+LONGEST_DETAIL = LONGEST_LINE
 
 
 def load(parts: list[JudgeSpec]) -> Judges | Verdict:
@@ -32,7 +32,11 @@ def load(parts: list[JudgeSpec]) -> Judges | Verdict:
     except FreerunError as error:
         return Verdict(None, JudgeReason.ERROR, str(error))
     except (Exception, SystemExit) as error:  # the user's file, being imported
-        return Verdict(None, JudgeReason.ERROR, f"{_where(error)}{_line(error)}")
+        return Verdict(None, JudgeReason.ERROR, describe(error))
+
+
+def sees_samples(judges: Judges) -> bool:
+    return any(isinstance(function, SampleJudge) for _, function in judges)
 
 
 def judge_until_end(requests: BinaryIO, replies: BinaryIO, judges: Judges) -> None:
@@ -60,7 +64,8 @@ def judge_all(judges: Judges, request: Request) -> Verdict:
 
 def judge_one(function: JudgeFunction, request: Request) -> Verdict:
     try:
-        value = function(request.task, request.text)
+        more = (whole_sample(request),) if isinstance(function, SampleJudge) else ()
+        value = function(request.task, request.text, *more)
         if hasattr(value, "__await__"):
             value = finished(value)
         judged = value if isinstance(value, Judged) else Judged(value)
@@ -74,6 +79,13 @@ def judge_one(function: JudgeFunction, request: Request) -> Verdict:
     if not math.isfinite(reward):
         return Verdict(None, JudgeReason.ERROR, f"a reward must be a finite number, not {reward}")
     return Verdict(reward, judged.reason, judged.detail[:LONGEST_DETAIL])
+
+
+def whole_sample(request: Request) -> JudgedSample:
+    """With its group around it."""
+    sample = replace(request.group[request.index]) if request.group else JudgedSample(request.text)
+    sample.index, sample.group = request.index, request.group or [sample]
+    return sample
 
 
 _runners: list[Any] = []
@@ -96,20 +108,8 @@ def failure(error: BaseException) -> Verdict:
     frame."""
     if isinstance(error, FreerunError):
         return Verdict(None, JudgeReason.ERROR, str(error)[:LONGEST_DETAIL])
-    line = _line(error)
+    line = in_one_line(error)
     frames = "".join(
         traceback.format_exception(type(error), error, error.__traceback__ and error.__traceback__.tb_next)
     )
     return Verdict(None, JudgeReason.ERROR, f"{line}\n{frames}"[:LONGEST_DETAIL])
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(traceback.format_exception_only(error)[-1].split())[:LONGEST_DETAIL]
-
-
-def _where(error: BaseException) -> str:
-    """`mine.py:3: `, where it was raised: in the user's file, or in what that imports."""
-    ours = ("importlib", str(Path(__file__).parent))
-    frames = traceback.extract_tb(error.__traceback__)
-    outside = [frame for frame in frames if not any(part in frame.filename for part in ours)]
-    return f"{outside[-1].filename}:{outside[-1].lineno}: " if outside else ""

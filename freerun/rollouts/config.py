@@ -1,12 +1,23 @@
 """How answers are sampled."""
 
+from typing import Any
+
 from pydantic import model_validator
 
+from freerun.core.resolve import Kind
 from freerun.core.section import Section, knob
 from freerun.engines.base import Sampling
 
+SINGLE_TURN = "single_turn"
+ROLLOUTS = Kind("rollout", "Class", "freerun.rollouts", {SINGLE_TURN: "freerun.rollouts.single_turn:SingleTurn"})
+NOT_OF_SAMPLING = ("kind", "options", "group_size")
+
 
 class RolloutConfig(Section):
+    kind: str = knob(
+        SINGLE_TURN, "single_turn, or your own: path/to/file.py:Class or package.module:Class; see docs/api.md."
+    )
+    options: dict[str, Any] = knob({}, "Options of your own rollout: the fields of its class.")
     group_size: int = knob(8, "Answers sampled for each task; their rewards are compared with each other.", ge=1)
     max_new_tokens: int = knob(256, "Longest answer, in tokens; longer ones are cut and count as truncated.", ge=1)
     temperature: float = knob(1.0, "Sampling temperature; the trainer uses it too.", ge=1e-3)
@@ -23,5 +34,5 @@ class RolloutConfig(Section):
         return self
 
     def sampling(self, **changes: object) -> Sampling:
-        fields = {name: getattr(self, name) for name in type(self).model_fields if name != "group_size"}
+        fields = {name: getattr(self, name) for name in type(self).model_fields if name not in NOT_OF_SAMPLING}
         return Sampling(**(fields | changes))

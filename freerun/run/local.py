@@ -26,8 +26,8 @@ from freerun.observe.report import reported
 from freerun.plan.placement import RunKind
 from freerun.plan.plan import Plan
 from freerun.rewards.service import JudgeService
-from freerun.rollouts.base import Rollout
-from freerun.rollouts.single_turn import SingleTurn
+from freerun.rollouts.base import GroupRollout
+from freerun.rollouts.load import make_rollout
 from freerun.run.checkpoints import Checkpointer, saved
 from freerun.run.environments import gpu_environments
 from freerun.run.observed import Observed
@@ -102,19 +102,21 @@ async def train(prepared: Prepared, start: Start | None = None, guests: Iterable
     start = replace(start, state=replace(start.state, model=prepared.identity))
     with start.opened() as folder:
         live = view(folder.name, config.control.steps, config.control.max_staleness)
-        observed = Observed.by(prepared, start, [live], guests)
+        observed = Observed.by(prepared, start, [live], [*prepared.guests, *guests])
         with reported(folder, config.control.max_staleness), closing(observed.all):
             for told in [*start.notes, *([prepared.held_out_warning] if prepared.held_out_warning else [])]:
                 observed.all.note(told)
             observed.all.doing("controller", "starts engine, trainer and reward workers")
             plan = prepared.plan(evaluates=bool(config.evaluate.every))
             async with run_processes(prepared, folder, plan, start.checkpoint, observed.all.note) as running:
-                run = run_of(prepared, running, start.state, observed, single_turn(prepared))
+                run = run_of(prepared, running, start.state, observed, rollout_of(prepared, observed.all.note))
                 await _train(run, running, start, observed)
     return Outcome(folder, observed.files.steps_before + observed.meter.steps, observed.evaluations.found)
 
 
-def run_of(prepared: Prepared, running: RunProcesses, begins: RunState, observed: Observed, rollout: Rollout) -> Run:
+def run_of(
+    prepared: Prepared, running: RunProcesses, begins: RunState, observed: Observed, rollout: GroupRollout
+) -> Run:
     config = prepared.config
     return Run(
         config=config.control,
@@ -183,15 +185,15 @@ async def poll_engines(running: RunProcesses, observer: Observer) -> None:
             observer.engine(f"engine {index}", await engine.stats())
 
 
-def single_turn(prepared: Prepared) -> SingleTurn:
-    config = prepared.config.rollout
-    return SingleTurn(prepared.text, config.sampling(), config.group_size)
+def rollout_of(prepared: Prepared, note: Callable[[str], None] = lambda text: None) -> GroupRollout:
+    config, both = prepared.config.rollout, (prepared.tokenizer, prepared.text)
+    return make_rollout(prepared.rollout, *both, config.sampling(), config.group_size, note)
 
 
 def _evaluator(prepared: Prepared, judge: JudgeService, engine: HttpEngine) -> Evaluator:
     config = prepared.config
     sampling = config.rollout.sampling(temperature=config.evaluate.temperature)
-    rollout = SingleTurn(prepared.text, sampling, config.evaluate.samples)
+    rollout = make_rollout(prepared.rollout, prepared.tokenizer, prepared.text, sampling, config.evaluate.samples)
     return Evaluator(prepared.held_out, rollout, judge, engine, config.evaluate.pass_reward, config.seed)
 
 

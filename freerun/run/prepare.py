@@ -1,6 +1,6 @@
 """Everything that can be found wrong before a process starts, found here."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,8 @@ import numpy as np
 from freerun.config.text import Origins
 from freerun.config.tree import RunConfig
 from freerun.core import DataError, FinishReason, Sample, Task
-from freerun.core.nouns import VersionRuns
+from freerun.core.nouns import NOT_SAMPLED, VersionRuns
+from freerun.core.observer import Observer
 from freerun.data.stream import TaskStream
 from freerun.data.tasks import load_tasks
 from freerun.models.shape import Shape, read_shape
@@ -19,6 +20,9 @@ from freerun.models.tokenizer import load_tokenizer
 from freerun.plan.lengths import lengths_of
 from freerun.plan.placement import RunKind
 from freerun.plan.plan import Plan, make_plan
+from freerun.rollouts.base import Rollout
+from freerun.rollouts.load import load_own
+from freerun.run.guests import load_guests
 from freerun.run.identity import identity
 
 
@@ -32,6 +36,10 @@ class Prepared:
     tokenizer: Any
     tasks: list[Task]
     held_out: list[Task]
+    rollout: Rollout | None = None
+    """The user's own; None for single-turn."""
+    guests: list[Observer] = field(default_factory=list)
+    """The user's observers."""
 
     @cached_property
     def text(self) -> Any:
@@ -63,9 +71,12 @@ class Prepared:
         return TaskStream(self.tasks, seed=self.config.seed, shuffle=self.config.data.shuffle, epochs=epochs)
 
 
-def prepare(config: RunConfig, origins: Origins) -> Prepared:
-    """For `train`: also that a batch can be filled, and that the run fits the model and the machine."""
-    prepared = _load(config, origins)
+def prepare(config: RunConfig, origins: Origins, rollout: Rollout | None = None) -> Prepared:
+    """For `train`: also that a batch can be filled, and that the run fits the model and the machine. `rollout` is one
+    that is at hand already; else the configuration's is loaded."""
+    own, guests = rollout or load_own(config.rollout), load_guests(config.observers)
+    prepared = _load(config, origins, own)
+    prepared.guests += guests
     config.reward.check()
     config.reward.check_tasks(prepared.tasks + prepared.held_out)
     if config.control.groups_per_step > len(prepared.tasks):
@@ -80,7 +91,8 @@ def prepare(config: RunConfig, origins: Origins) -> Prepared:
 def prepare_sft(config: RunConfig, origins: Origins) -> Prepared:
     if config.sft.until is not None:
         config.reward.check()
-    prepared = _load(config, origins, learns_answers=True)
+    own = load_own(config.rollout) if config.sft.until is not None else None
+    prepared = _load(config, origins, own, learns_answers=True)
     if config.sft.until is not None:
         config.reward.check_tasks(prepared.held_out)
     return prepared
@@ -89,19 +101,20 @@ def prepare_sft(config: RunConfig, origins: Origins) -> Prepared:
 def prepare_eval(config: RunConfig, origins: Origins) -> Prepared:
     """Held-out tasks only; without `held_out`, those of `data`."""
     config.reward.check()
+    own = load_own(config.rollout)
     shape, tokenizer = _load_model(config)
     tasks = load_tasks(config.held_out or config.data, tokenizer)
     config.reward.check_tasks(tasks)
-    prepared = Prepared(config, origins, shape, tokenizer, [], tasks)
+    prepared = Prepared(config, origins, shape, tokenizer, [], tasks, own)
     prepared.plan(RunKind.EVALUATE)
     return prepared
 
 
-def _load(config: RunConfig, origins: Origins, learns_answers: bool = False) -> Prepared:
+def _load(config: RunConfig, origins: Origins, own: Rollout | None, learns_answers: bool = False) -> Prepared:
     shape, tokenizer = _load_model(config)
     tasks = load_tasks(config.data, tokenizer, needs_answer=learns_answers)
     held_out = load_tasks(config.held_out, tokenizer) if config.held_out else []
-    return Prepared(config, origins, shape, tokenizer, tasks, held_out)
+    return Prepared(config, origins, shape, tokenizer, tasks, held_out, own)
 
 
 def _load_model(config: RunConfig) -> tuple[Shape, Any]:
@@ -125,6 +138,6 @@ def example_of(task: Task, prepared: Prepared) -> Sample:
         tokens=task.prompt_tokens + answer,
         loss_mask=np.arange(length) >= given,
         behavior_logprobs=np.zeros(length, np.float32),
-        versions=VersionRuns().after(length),
+        versions=VersionRuns.joined([(NOT_SAMPLED, length)]),
         finish=FinishReason.STOP,
     )

@@ -1,4 +1,4 @@
-"""The words of the sandbox: what a run may use, and how it ended."""
+"""The sandbox's nouns: what a run may use, how it ended, and what came of it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,87 +8,88 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one run may use, all its processes together where not said otherwise."""
+    """What one run may use. Limits apply to all its processes together unless stated otherwise."""
 
     cpu_s: float = 6.0
     wall_s: float = 8.0
-    """Less than the judge's deadline, so that a slow program is the answer's failure and not the judge's."""
+    """Keep it below the judge's deadline, so that a slow program fails as an answer instead of failing the judge."""
     memory_mb: int = 512
     processes: int = 32
     """Processes and threads."""
     file_mb: int = 16
-    """Of one file, of its folder, and of what it prints."""
+    """The size of one file, of each writable folder, and of each output stream."""
 
 
 class Ending(StrEnum):
     """How a run ended."""
 
     EXITED = "exited"
-    """By itself, whatever its exit code."""
+    """It exited by itself, whatever its exit code."""
     SIGNAL = "signal"
-    """By a signal: it crashed, or killed itself."""
+    """A signal ended it: it crashed, or killed itself."""
     CPU = "cpu"
-    """It used all its processor time."""
+    """It used up its processor time."""
     WALL = "wall"
     """It did not end in time."""
     MEMORY = "memory"
-    """It used more memory than it may."""
+    """It used more memory than allowed."""
     OUTPUT = "output"
-    """It wrote more than it may, to a file or to its output."""
+    """It wrote more than allowed, to a file or to its output."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """Of a program that was run as a script."""
+class ScriptResult:
+    """What came of a program that was run as a script."""
 
     ending: Ending
     exit_code: int | None
-    """None when it did not exit; the negative number of the signal that ended it."""
+    """None if it did not exit; the negative signal number if a signal ended it."""
     stdout: bytes
     stderr: bytes
     cpu_s: float
     unreadable: str = ""
-    """Why what was given is no program at all."""
+    """The syntax error, if none of the sources is a valid program."""
 
 
 @dataclass(frozen=True, slots=True)
-class Exam:
-    """How the functions of a program are tested. The program sees nothing of it but the header and its arguments."""
+class FunctionTests:
+    """Tests that call a program's functions. The program sees only `header` and the arguments it is called with."""
 
     entry: str | None = None
-    """The function, where there is one in particular."""
+    """The function under test, if the task names one."""
     defines: str | None = None
-    """Without an entry: what the program must define, to choose among ways to read an answer."""
-    asked: Sequence[str] = ()
-    """Names that are the program's to define, whatever else has them: Python's own, or the prompt."""
+    """Without an entry: a name the program must define, used to choose among several possible sources."""
+    program_names: Sequence[str] = ()
+    """Names that tests take from the program even if Python or the prompt defines them too."""
     header: str = ""
-    """Python that comes before the program, and before its tests: imports and helpers that the prompt gives."""
+    """Python that runs before the program and before the tests: imports and helpers from the prompt."""
     setup: str = ""
-    """Python that comes before the tests."""
+    """Python that runs before the tests."""
     tests: Sequence[str] = ()
-    """Pieces of Python that fail by raising."""
+    """Python snippets that fail by raising."""
     calls: Sequence[tuple[list[Any], list[Any]]] | None = None
-    """Instead of tests: arguments of `entry`, and the values that it may return."""
+    """Used instead of `tests`: arguments for `entry`, and the return values that are accepted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Examined:
-    """Of a program whose functions were tested."""
+class FunctionTestResult:
+    """What came of a program whose functions were tested."""
 
     ending: Ending
     exit_code: int | None
-    """Of the program, if it ended before its tests did."""
+    """The program's exit code, if it ended before its tests did."""
     results: tuple[bool, ...]
-    """Of every test that was come to."""
+    """Whether each test passed, for the tests that were reached."""
     finished: bool
-    """All tests were come to. Without it, nothing is passed."""
+    """Whether all tests were reached. If not, nothing counts as passed."""
     detail: str
-    """Of what went wrong first."""
+    """The first thing that went wrong."""
     unreadable: str = ""
+    """The syntax error, if none of the sources is a valid program."""
 
 
 class Backend(StrEnum):
-    """Who makes a container."""
+    """What creates a container."""
 
     BUBBLEWRAP = "bubblewrap"
     NAMESPACES = "namespaces"

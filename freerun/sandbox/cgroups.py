@@ -1,8 +1,8 @@
-"""A control group of the kernel's for a container, where this process may make one: exact counts of processor time and
-memory, of processes that have ended too and of memory that no process has mapped any more.
+"""A kernel control group for a container, where this process may create one.
 
-Either version of control groups will do, and either count may be had without the other; what cannot be had is told as
-None. A group lies in the group that this process is in, so whatever bounds this process bounds it too.
+It counts processor time and memory exactly, including processes that have ended and shared memory that no process maps
+any more. Both versions of control groups work, and either count may be available without the other; a count that is
+not available is None. The group is created inside the group of this process, so limits on this process apply to it too.
 """
 
 import os
@@ -15,22 +15,23 @@ from pathlib import Path
 from typing import Self
 
 _REMOVE_TIMEOUT_S = 1.0
-_NAMES = count()
+_NUMBERS = count()
 _PREFIX = "freerun-container-"
-_SECOND, _FIRST = (b"anon ", b"shmem ", b"kernel ", b"sock "), (b"total_rss ", b"total_shmem ")
-"""What to count of `memory.stat`, in either version."""
+_CPU_FILES = ("cpu.stat", "cpuacct.usage")
+_V2_MEMORY, _V1_MEMORY = (b"anon ", b"shmem ", b"kernel ", b"sock "), (b"total_rss ", b"total_shmem ")
+"""The lines of `memory.stat` that are summed, in version 2 and in version 1."""
 
 
-class Group:
+class ControlGroup:
     def __init__(self, folders: list[Path]) -> None:
         self._folders = folders
-        self._cpu = next((file for folder in folders for name in _CPU if (file := folder / name).exists()), None)
+        self._cpu = next((file for folder in folders for name in _CPU_FILES if (file := folder / name).exists()), None)
         self._memory = next((file for folder in folders if (file := folder / "memory.stat").exists()), None)
 
     @classmethod
     def make(cls) -> Self | None:
-        """None where none can be had."""
-        name = f"{_PREFIX}{os.getpid()}-{next(_NAMES)}"
+        """Create a group, or return None where this process may not."""
+        name = f"{_PREFIX}{os.getpid()}-{next(_NUMBERS)}"
         folders = [parent / name for parent in parents()]
         try:
             for folder in folders:
@@ -42,8 +43,8 @@ class Group:
             return None
         return cls(folders) if folders else None
 
-    def entered(self, command: list[str]) -> list[str]:
-        """A command that begins in the group."""
+    def wrap(self, command: list[str]) -> list[str]:
+        """A command that enters the group and then executes `command`."""
         files = [str(folder / "cgroup.procs") for folder in self._folders]
         enter = 'while [ "$1" != -- ]; do echo 0 > "$1" || exit 1; shift; done; shift; exec "$@"'
         return ["/bin/sh", "-c", enter, "sh", *files, "--", *command]
@@ -57,16 +58,16 @@ class Group:
         return next(int(line.split()[1]) for line in text.splitlines() if line.startswith(b"usage_usec")) / 1e6
 
     def memory_bytes(self) -> int | None:
-        """What is its own: not files that it happened to read first."""
+        """Memory of the group's own processes; the page cache of files they happened to read first is left out."""
         if self._memory is None:
             return None
         text = self._memory.read_bytes()
-        counted = _FIRST if b"total_rss " in text else _SECOND
+        counted = _V1_MEMORY if b"total_rss " in text else _V2_MEMORY
         return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith(counted))
 
     def remove(self) -> None:
-        """Its processes have ended; the kernel may take a moment to notice."""
-        give_up_s = time.monotonic() + _REMOVE_TIMEOUT_S
+        """Remove the group after its processes have ended, which the kernel may take a moment to notice."""
+        deadline = time.monotonic() + _REMOVE_TIMEOUT_S
         for folder in self._folders:
             while True:
                 try:
@@ -74,22 +75,19 @@ class Group:
                 except FileNotFoundError:
                     break
                 except OSError:
-                    if time.monotonic() > give_up_s:
+                    if time.monotonic() > deadline:
                         break
                     time.sleep(0.001)
                 else:
                     break
 
 
-_CPU = ("cpu.stat", "cpuacct.usage")
-
-
 @cache
 def parents() -> list[Path]:
-    """The groups that this process is in and may divide: of the second version, and of what the first counts."""
-    found = [folder for folder in _own_groups() if os.access(folder, os.W_OK) and _may_enter(folder)]
+    """The groups that this process is in and may create groups in: version 2, and version 1's counting controllers."""
+    found = [folder for folder in _own_groups() if os.access(folder, os.W_OK) and _can_be_entered(folder)]
     for folder in found:
-        _sweep(folder)
+        _remove_abandoned(folder)
     return found
 
 
@@ -108,8 +106,8 @@ def _own_groups() -> list[Path]:
     return groups
 
 
-def _may_enter(folder: Path) -> bool:
-    """Tried with a process: a group may be made where none can be put in."""
+def _can_be_entered(folder: Path) -> bool:
+    """Try it with a process: some groups can be created but not entered."""
     probe = folder / f"{_PREFIX}{os.getpid()}-probe"
     try:
         probe.mkdir()
@@ -121,13 +119,13 @@ def _may_enter(folder: Path) -> bool:
     except OSError:
         return False
     finally:
-        Group([probe]).remove()
+        ControlGroup([probe]).remove()
 
 
-def _sweep(folder: Path) -> None:
-    """Groups of judges that were killed."""
-    for left in folder.glob(f"{_PREFIX}*"):
-        pid = left.name.removeprefix(_PREFIX).partition("-")[0]
+def _remove_abandoned(folder: Path) -> None:
+    """Remove the groups of processes that were killed before they could do so."""
+    for group in folder.glob(f"{_PREFIX}*"):
+        pid = group.name.removeprefix(_PREFIX).partition("-")[0]
         if not os.path.exists(f"/proc/{pid}"):
             with suppress(OSError):
-                left.rmdir()
+                group.rmdir()

@@ -62,7 +62,7 @@ def test_the_engine_has_the_weights_of_the_version_it_stamps(warm: Path) -> None
     learn(run, old)
     run.batch()
     assert run.sampler.engine.version == 1
-    for name, parameter in run.sampler.engine._decoder.named_parameters():
+    for name, parameter in run.sampler.engine.decoder.named_parameters():
         torch.testing.assert_close(parameter, before[name], rtol=0, atol=0)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from freerun.commands.judge import Answer, judge_all
 from freerun.core import Task
-from freerun.rewards.base import JudgeReason, Verdict
+from freerun.rewards.base import JudgedSample, JudgeReason, Verdict
 
 ROWS: list[dict[str, Any]] = [
     {"prompt": "2 + 3?", "answer": "5", "text": "It is 5."},
@@ -56,7 +56,7 @@ def test_it_judges_a_file_and_shows_how(tmp_path: Path) -> None:
     shown = table(done.stdout)
     assert shown["ok"][:2] == ["3", "75.0%"]
     assert shown["unparseable"][:2] == ["1", "25.0%"]
-    assert shown["unparseable"][2].startswith("rows:2: no number in the answer")
+    assert shown["unparseable"][2].startswith("rows:2: the answer has no number")
     assert shown["0"][:2] == ["2", "50.0%"]
     assert shown["1"][:2] == ["2", "50.0%"]
     assert "mean reward 0.5 of 4 judged" in done.stdout
@@ -86,7 +86,8 @@ async def test_nobody_waits_for_one_that_hangs() -> None:
     """Two at a time: all others are judged while the first hangs, and still come after it."""
     others_judged = asyncio.Event()
 
-    async def slow(task: Task, text: str) -> Verdict:
+    async def slow(task: Task, text: str | JudgedSample) -> Verdict:
+        assert isinstance(text, str)
         if text == "0":
             await others_judged.wait()
         if text == "9":
@@ -183,3 +184,22 @@ def test_ctrl_c_keeps_what_was_judged(tmp_path: Path) -> None:
             process.send_signal(signal.SIGINT)
         assert process.wait(20) == 130
     assert json.loads(first)["reward"] == 1.0
+
+
+def test_a_judge_that_asks_for_the_whole_sample_sees_what_the_row_tells(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "def reward(task, sample):\n"
+        "    roles = ' '.join(message['role'] for message in sample.messages)\n"
+        "    assert sample.group == [sample] and sample.finish == task.answer, (sample, task.answer)\n"
+        "    return {'user assistant': 1, 'user assistant tool assistant': 2}[roles]\n"
+    )
+    said = [{"role": role, "content": "x"} for role in ("user", "assistant", "tool", "assistant")]
+    rows: list[dict[str, Any]] = [
+        {"prompt": "?", "text": "x", "answer": "stop"},
+        {"text": "x", "messages": said, "finish_reason": "length", "answer": "length"},
+        {"prompt": said[:1], "completion": said[1:], "answer": "stop"},
+    ]
+    out = tmp_path / "verdicts.jsonl"
+    done = freerun("judge", "--reward", tmp_path / "mine.py:reward", written(tmp_path / "r.jsonl", rows), "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line)["reward"] for line in out.read_text().splitlines()] == [1, 2, 2], out.read_text()

@@ -25,9 +25,14 @@ from freerun.core.state import RunState
 from freerun.data.stream import TaskStream
 from freerun.engines.base import Sampling
 from freerun.engines.scripted import Script, ScriptedEngine
-from freerun.rewards.base import JudgeReason, Verdict
+from freerun.rewards.base import JudgedSample, JudgeReason, Verdict
+from freerun.rollouts.base import GroupRollout
 from freerun.rollouts.single_turn import SingleTurn
 from tests.fakeclock import run_fast
+
+
+def text_of(answer: str | JudgedSample) -> str:
+    return answer if isinstance(answer, str) else answer.text
 
 
 @dataclass
@@ -52,6 +57,7 @@ class World(Observer):
     rest_solved: int = 0
     judges: int = 1000
     """Answers judged at the same time."""
+    give_up_after: int = 500
     waiting: int = 0
     begins: RunState = field(default_factory=RunState)
     run: Run = field(init=False)
@@ -72,19 +78,21 @@ class World(Observer):
             max_staleness=self.max_staleness,
             when_stale=self.when_stale,
             drop_no_signal=self.drop_no_signal,
-            give_up_after=500,
+            give_up_after=self.give_up_after,
             patience_s=10_000.0,
         )
         self.engines = [self.engine_type(self._script, (i + 1) * self.update_s) for i in range(self.num_engines)]
         for engine in self.engines:
             engine.version = self.begins.version
-        rollout = SingleTurn(Letters(), Sampling(max_new_tokens=64), self.group_size)
         self.run = Run(
-            config, self.group_size, self.seed, self._tasks(), rollout, self, list(self.engines), self.trainer,
+            config, self.group_size, self.seed, self._tasks(), self.rollout(), self, list(self.engines), self.trainer,
             Observers([self]), self.begins, self.max_running,
         )  # fmt: skip
         await train(self.run)
         return self
+
+    def rollout(self) -> GroupRollout:
+        return SingleTurn(Letters(), Sampling(max_new_tokens=64), self.group_size)
 
     def _tasks(self) -> TaskQueue:
         """One epoch of `num_tasks`, or endless ones."""
@@ -105,8 +113,8 @@ class World(Observer):
             return Verdict(None, JudgeReason.TIMEOUT)
         return Verdict(float(self.random.random() < 0.5), JudgeReason.OK)
 
-    async def judge_all(self, task: Task, texts: Sequence[str]) -> list[Verdict]:
-        return await together(*(self._judge_in_turn(task, text) for text in texts))
+    async def judge_all(self, task: Task, answers: Sequence[str | JudgedSample]) -> list[Verdict]:
+        return await together(*(self._judge_in_turn(task, text_of(answer)) for answer in answers))
 
     async def _judge_in_turn(self, task: Task, text: str) -> Verdict:
         self.waiting += 1
@@ -364,10 +372,10 @@ def test_rare_signal_is_no_reason_to_end() -> None:
     class Rare(World):
         judged_groups = 0
 
-        async def judge_all(self, task: Task, texts: Sequence[str]) -> list[Verdict]:
+        async def judge_all(self, task: Task, answers: Sequence[str | JudgedSample]) -> list[Verdict]:
             self.judged_groups += 1
             differ = self.run.version == 0 or self.judged_groups % 600 == 0  # where failures end it after 500
-            return [Verdict(float(differ and index == 0), JudgeReason.OK) for index in range(len(texts))]
+            return [Verdict(float(differ and index == 0), JudgeReason.OK) for index in range(len(answers))]
 
     world = Rare(1, steps=3, drop_no_signal=True, num_tasks=4000)
     run_fast(world.go())

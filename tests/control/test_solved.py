@@ -13,7 +13,7 @@ from freerun.core import DropReason, FinishReason, Group, Sample, Task
 from freerun.core.groups import GroupEvent, Position, Stage
 from freerun.core.state import RunState, SitOut
 from freerun.data.stream import TaskStream
-from freerun.rewards.base import JudgeReason, Verdict
+from freerun.rewards.base import JudgedSample, JudgeReason, Verdict
 from tests.control.test_promises import audit
 from tests.control.test_resume import Crashing, state_of
 from tests.fakeclock import run_fast
@@ -117,9 +117,9 @@ def test_a_run_that_was_cut_off_deals_what_the_other_would_have(
 class Arithmetic(Crashing):
     """The policy solves every task but the first two, which it gets right every other time."""
 
-    async def judge_all(self, task: Task, texts: Sequence[str]) -> list[Verdict]:
+    async def judge_all(self, task: Task, answers: Sequence[str | JudgedSample]) -> list[Verdict]:
         hard = task.id in ("task-0", "task-1")
-        return [Verdict(float(not hard or index == 0), JudgeReason.OK) for index in range(len(texts))]
+        return [Verdict(float(not hard or index == 0), JudgeReason.OK) for index in range(len(answers))]
 
     @property
     def asked(self) -> list[str]:

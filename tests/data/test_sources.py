@@ -160,7 +160,7 @@ def test_reasoning_gym_mistakes(name: str, options: dict[str, Any], message: str
 
 
 def test_options_elsewhere_are_refused(jsonl: Jsonl) -> None:
-    assert "options are for reasoning-gym and verifiers sources only" in message_of(
+    assert "options are for reasoning-gym, verifiers and your own sources only" in message_of(
         jsonl(*ROWS), options={"min_terms": 2}
     )
 

@@ -15,7 +15,7 @@ from freerun.core import ConfigError, RewardError, Task
 from freerun.rewards.base import JudgeReason, Verdict
 from freerun.rewards.config import RewardConfig
 from freerun.rewards.judges import check
-from freerun.rewards.remote import GRADING, Http, Model
+from freerun.rewards.remote import GRADING_PROMPT, Http, Model
 from freerun.rewards.service import JudgeService
 
 TASK = Task("t", "What is 2 + 3?", [1, 2], "5", {"level": "easy"})
@@ -51,8 +51,8 @@ def test_http_rewards(server: str) -> None:
     ("text", "says"),
     [
         ("error", "/reward answered 500: out of order"),
-        ("garbage", "no JSON object: b'<html>'"),
-        ("list", "no JSON object"),
+        ("garbage", "other than a JSON object: b'<html>'"),
+        ("list", "other than a JSON object"),
         ("nothing", 'without a number as "reward": {}'),
         ("huge", "more than 1048576 bytes"),
     ],
@@ -64,7 +64,7 @@ def test_http_failures_are_one_line_and_no_reward(server: str, text: str, says: 
     assert "\n" not in str(caught.value)
 
 
-def test_nobody_there() -> None:
+def test_a_server_that_does_not_answer() -> None:
     with pytest.raises(RewardError, match=r"http://127.0.0.1:9/x does not answer: .*refused"):
         Http("http://127.0.0.1:9/x")(TASK, "x")
 
@@ -113,7 +113,7 @@ def test_what_a_model_is_asked(server: str, tmp_path: Path) -> None:
     with pytest.raises(RewardError, match=r"names \{levle\}, which task t does not have"):
         Model("http://x/v1", "m", prompt="{text} {levle}")._body(TASK, "x")
     for place in ("{prompt}", "{answer}", "{text}"):
-        assert place in GRADING
+        assert place in GRADING_PROMPT
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_mistakes_get_one_line(judge: dict[str, Any], says: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-async def test_a_server_that_hangs_is_a_timeout_and_holds_up_nobody(server: str) -> None:
+async def test_a_server_that_hangs_is_a_timeout_for_its_judgement_only(server: str) -> None:
     async with service({"name": "http", "url": f"{server}/reward", "workers": 2, "timeout_s": 0.4}, retries=3) as judge:
         hangs = [asyncio.create_task(judge.judge(TASK, "hang")) for _ in range(2)]
         verdicts = await asyncio.gather(*(judge.judge(TASK, "x") for _ in range(10)))
@@ -171,7 +171,7 @@ async def test_a_model_is_asked_once_for_the_same_answer(server: str) -> None:
     assert asked(server)["asked"]["error"] >= 2, "a failure is not remembered"
 
 
-async def test_one_who_leaves_takes_the_verdict_from_nobody(server: str) -> None:
+async def test_a_cancelled_call_does_not_cancel_the_verdict_for_others(server: str) -> None:
     async with service({"name": "model", "base_url": f"{server}/v1", "model": "m"}) as judge:
         task = Task("leaving", "", [])
         first, second = (asyncio.create_task(judge.judge(task, "slowly")) for _ in range(2))
@@ -188,7 +188,7 @@ async def test_workers_are_the_limit_of_requests_at_once(server: str) -> None:
     assert asked(server)["most_at_once"] >= 3
 
 
-async def test_a_slow_part_leaves_the_others_their_workers(server: str) -> None:
+async def test_a_slow_judge_does_not_take_workers_from_others(server: str) -> None:
     """math does not wait for the model: it has workers of its own, and the model's time-out is not math's."""
     model = {"name": "model", "base_url": f"{server}/v1", "model": "m", "weight": 0.5, "timeout_s": 0.4, "workers": 1}
     config = RewardConfig(judge=["exact", model, {"name": "length", "weight": -0.1}], retries=0)

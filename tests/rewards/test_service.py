@@ -13,36 +13,36 @@ import pytest
 
 from freerun.core import ConfigError, FreerunError, RewardError, Task
 from freerun.rewards import pool
-from freerun.rewards.base import Judge, JudgeReason, Verdict
+from freerun.rewards.base import GroupJudge, JudgeReason, Verdict
 from freerun.rewards.config import RewardConfig
 from freerun.rewards.process import ForkServer, JudgeWorker
 from freerun.rewards.service import JudgeService
-from tests.rewards.gone import wait_until_gone
+from tests.rewards.processes import wait_until_ended
 
 JudgeFile = Callable[[str], str]
 
 TASK = Task("t", "", [], "5")
 
-# The text says what to do, and `task.answer` where to leave word of it.
-OBEDIENT = """
+# The text says what to do, and `task.answer` where to write its process id.
+SCRIPTED = """
     import os, subprocess, time
-    def tell(path, pid):
+    def write_pid(path, pid):
         with open(path, "w") as file:
             file.write(str(pid) + "\\n")
     def reward(task, text):
         if text == "hang":
             while True: pass
-        if text == "tell and hang":
-            tell(task.answer, os.getpid())
+        if text == "pid and hang":
+            write_pid(task.answer, os.getpid())
             while True: pass
         if text == "child and hang":
-            tell(task.answer, subprocess.Popen(["sleep", "1000"]).pid)
+            write_pid(task.answer, subprocess.Popen(["sleep", "1000"]).pid)
             while True: pass
         if text == "child and exit":
-            tell(task.answer, subprocess.Popen(["sleep", "1000"]).pid)
+            write_pid(task.answer, subprocess.Popen(["sleep", "1000"]).pid)
             os._exit(4)
-        if text == "tell":
-            tell(task.answer, os.getpid())
+        if text == "pid":
+            write_pid(task.answer, os.getpid())
         if text == "exit":
             print("last words")
             os._exit(3)
@@ -61,13 +61,13 @@ def config(judge: str, **knobs: Any) -> RewardConfig:
 
 
 @pytest.fixture
-def obedient(judge_file: JudgeFile) -> str:
-    return judge_file(OBEDIENT)
+def scripted(judge_file: JudgeFile) -> str:
+    return judge_file(SCRIPTED)
 
 
 @pytest.fixture(autouse=True)
 async def workers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[JudgeWorker]]:
-    """The workers that a test starts, each of which must be gone when it ends, and what they were forked from too."""
+    """The workers that a test starts, which must all have ended when it does, and so must their forkservers."""
     started: list[JudgeWorker] = []
     pidfds: list[int] = []
     begin, loaded = JudgeWorker.begin, ForkServer._loaded
@@ -77,29 +77,29 @@ async def workers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[JudgeWo
         pidfds.append(os.pidfd_open(await forked))
         await begin(self, judge, forked)
 
-    async def noted_zygote(self: ForkServer) -> None:
+    async def noted_forkserver(self: ForkServer) -> None:
         pidfds.append(os.pidfd_open(self._child.process.pid))
         await loaded(self)
 
     monkeypatch.setattr(JudgeWorker, "begin", noted_worker)
-    monkeypatch.setattr(ForkServer, "_loaded", noted_zygote)
+    monkeypatch.setattr(ForkServer, "_loaded", noted_forkserver)
     yield started
     for pidfd in pidfds:
-        wait_until_gone(pidfd)
+        wait_until_ended(pidfd)
     started.clear()
     gc.collect()  # a transport that was not closed complains here
 
 
 @pytest.fixture
-def word(tmp_path: Path) -> tuple[Task, Path]:
-    """A task whose judge leaves word in a pipe, and that pipe."""
-    path = tmp_path / "word"
+def pid_pipe(tmp_path: Path) -> tuple[Task, Path]:
+    """A task whose judge writes a process id to a pipe, and that pipe."""
+    path = tmp_path / "pid"
     os.mkfifo(path)
     return Task("t", "", [], str(path)), path
 
 
-async def told(path: Path) -> int:
-    """The process id that the judge left word of; waits for it."""
+async def read_pid(path: Path) -> int:
+    """Wait for the process id that the judge writes."""
     pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
     loop, written = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(pipe, written.set)
@@ -114,20 +114,20 @@ async def told(path: Path) -> int:
 
 async def test_built_in_judges() -> None:
     async with JudgeService(config("number")) as service:
-        judge: Judge = service
+        judge: GroupJudge = service
         assert await judge.judge_all(TASK, ["it is 5."]) == [Verdict(1.0, JudgeReason.OK)]
         assert await service.judge(TASK, "it is 6.") == Verdict(0.0, JudgeReason.OK)
     assert service.counts == {JudgeReason.OK: 2}
 
 
-async def test_many_judgements_each_get_their_own_verdict(obedient: str) -> None:
-    async with JudgeService(config(obedient, workers=2)) as service:
+async def test_many_judgements_each_get_their_own_verdict(scripted: str) -> None:
+    async with JudgeService(config(scripted, workers=2)) as service:
         verdicts = await asyncio.gather(*(service.judge(TASK, "x" * n) for n in range(200)))
     assert [verdict.reward for verdict in verdicts] == [float(n) for n in range(200)]
 
 
-async def test_a_hang_costs_only_its_own_verdict(obedient: str) -> None:
-    async with JudgeService(config(obedient, workers=2)) as service:
+async def test_a_hang_costs_only_its_own_verdict(scripted: str) -> None:
+    async with JudgeService(config(scripted, workers=2)) as service:
         hung = asyncio.create_task(service.judge(TASK, "hang"))
         verdicts = await asyncio.gather(*(service.judge(TASK, "x") for _ in range(50)))
         assert not hung.done()
@@ -137,8 +137,8 @@ async def test_a_hang_costs_only_its_own_verdict(obedient: str) -> None:
         await hung
 
 
-async def test_a_hang_is_killed_and_the_worker_replaced(obedient: str, workers: list[JudgeWorker]) -> None:
-    async with JudgeService(config(obedient, timeout_s=0.5)) as service:
+async def test_a_hang_is_killed_and_the_worker_replaced(scripted: str, workers: list[JudgeWorker]) -> None:
+    async with JudgeService(config(scripted, timeout_s=0.5)) as service:
         hung = await service.judge(TASK, "hang")
         assert hung == Verdict(None, JudgeReason.TIMEOUT, "no verdict after 0.5 s: killed")
         assert await service.judge(TASK, "x") == Verdict(1.0, JudgeReason.OK)
@@ -174,8 +174,8 @@ async def test_numbers_of_any_size_reach_a_judge_and_come_back(judge_file: Judge
         assert (await service.judge(task, "1")).reward == 0.0
 
 
-async def test_a_crash_is_explained_and_the_worker_replaced(obedient: str) -> None:
-    async with JudgeService(config(obedient)) as service:
+async def test_a_crash_is_explained_and_the_worker_replaced(scripted: str) -> None:
+    async with JudgeService(config(scripted)) as service:
         assert await service.judge(TASK, "exit") == Verdict(
             None, JudgeReason.CRASH, "the reward worker ended with code 3\nlast words"
         )
@@ -208,16 +208,16 @@ async def test_a_crash_is_tried_again_by_another_worker(judge_file: JudgeFile, t
 
 
 async def test_workers_are_replaced_before_they_grow(
-    obedient: str, monkeypatch: pytest.MonkeyPatch, workers: list[JudgeWorker]
+    scripted: str, monkeypatch: pytest.MonkeyPatch, workers: list[JudgeWorker]
 ) -> None:
-    monkeypatch.setattr(pool, "JUDGEMENTS_A_WORKER", 10)
-    async with JudgeService(config(obedient)) as service:
+    monkeypatch.setattr(pool, "JUDGEMENTS_PER_WORKER", 10)
+    async with JudgeService(config(scripted)) as service:
         verdicts = await asyncio.gather(*(service.judge(TASK, "x" * n) for n in range(45)))
     assert [verdict.reward for verdict in verdicts] == [float(n) for n in range(45)]
     assert [worker.judgements for worker in workers] == [10, 10, 10, 10, 5]
 
 
-async def test_what_cannot_be_read_is_counted_and_is_no_failure() -> None:
+async def test_unparseable_answers_are_counted_and_are_no_failure() -> None:
     async with JudgeService(config("number", give_up_after=1)) as service:
         for _ in range(3):
             verdict = await service.judge(TASK, "no idea")
@@ -225,8 +225,8 @@ async def test_what_cannot_be_read_is_counted_and_is_no_failure() -> None:
     assert service.counts == {JudgeReason.UNPARSEABLE: 3}
 
 
-async def test_errors_keep_the_worker(obedient: str, workers: list[JudgeWorker]) -> None:
-    async with JudgeService(config(obedient)) as service:
+async def test_errors_keep_the_worker(scripted: str, workers: list[JudgeWorker]) -> None:
+    async with JudgeService(config(scripted)) as service:
         raised = await service.judge(TASK, "raise")
         nan = await service.judge(TASK, "nan")
         assert (await service.judge(TASK, "x")).reward == 1.0
@@ -237,41 +237,41 @@ async def test_errors_keep_the_worker(obedient: str, workers: list[JudgeWorker])
     assert service.counts == {JudgeReason.ERROR: 2, JudgeReason.OK: 1}
 
 
-async def test_printing_does_no_harm_and_goes_to_the_log(obedient: str, tmp_path: Path) -> None:
-    async with JudgeService(config(obedient), log=tmp_path / "judge.log") as service:
+async def test_printing_does_no_harm_and_goes_to_the_log(scripted: str, tmp_path: Path) -> None:
+    async with JudgeService(config(scripted), log=tmp_path / "judge.log") as service:
         assert (await service.judge(TASK, "print")).reward == 5.0
         assert (await service.judge(TASK, "print")).reward == 5.0
     assert (tmp_path / "judge.log").read_text() == ("x" * 1_000_000 + "\n") * 2
 
 
 @pytest.mark.parametrize("order", ["child and hang", "child and exit"])
-async def test_what_a_judge_started_dies_with_its_worker(obedient: str, order: str, word: tuple[Task, Path]) -> None:
-    task, path = word
-    async with JudgeService(config(obedient, timeout_s=0.5, retries=0)) as service:
+async def test_a_judges_children_die_with_its_worker(scripted: str, order: str, pid_pipe: tuple[Task, Path]) -> None:
+    task, path = pid_pipe
+    async with JudgeService(config(scripted, timeout_s=0.5, retries=0)) as service:
         judging = asyncio.create_task(service.judge(task, order))
-        child = os.pidfd_open(await told(path))
+        child = os.pidfd_open(await read_pid(path))
         assert (await judging).reason in (JudgeReason.TIMEOUT, JudgeReason.CRASH)
-        wait_until_gone(child)
+        wait_until_ended(child)
 
 
 async def test_a_worker_that_died_idle_fails_no_judgement(
-    obedient: str, word: tuple[Task, Path], workers: list[JudgeWorker]
+    scripted: str, pid_pipe: tuple[Task, Path], workers: list[JudgeWorker]
 ) -> None:
-    task, path = word
-    async with JudgeService(config(obedient, retries=0)) as service:
-        _, pid = await asyncio.gather(service.judge(task, "tell"), told(path))
+    task, path = pid_pipe
+    async with JudgeService(config(scripted, retries=0)) as service:
+        _, pid = await asyncio.gather(service.judge(task, "pid"), read_pid(path))
         os.kill(pid, signal.SIGKILL)
         await workers[0]._connection.reader._wait_for_data("test")  # type: ignore[attr-defined]
         assert (await service.judge(TASK, "x")).reward == 1.0
     assert service.counts == {JudgeReason.OK: 2}
 
 
-async def test_cancelling_a_running_judgement(obedient: str, word: tuple[Task, Path]) -> None:
+async def test_cancelling_a_running_judgement(scripted: str, pid_pipe: tuple[Task, Path]) -> None:
     """It is left to time out; the worker is replaced and the next caller gets its own verdict."""
-    task, path = word
-    async with JudgeService(config(obedient, timeout_s=0.5)) as service:
-        judging = asyncio.create_task(service.judge(task, "tell and hang"))
-        await told(path)
+    task, path = pid_pipe
+    async with JudgeService(config(scripted, timeout_s=0.5)) as service:
+        judging = asyncio.create_task(service.judge(task, "pid and hang"))
+        await read_pid(path)
         judging.cancel()
         with pytest.raises(asyncio.CancelledError):
             await judging
@@ -279,23 +279,23 @@ async def test_cancelling_a_running_judgement(obedient: str, word: tuple[Task, P
     assert service.counts == {JudgeReason.OK: 1}
 
 
-async def test_cancelling_waiting_judgements_skips_them(obedient: str, word: tuple[Task, Path]) -> None:
-    task, path = word
-    async with JudgeService(config(obedient)) as service:
-        running = asyncio.create_task(service.judge(task, "tell"))
+async def test_cancelling_waiting_judgements_skips_them(scripted: str, pid_pipe: tuple[Task, Path]) -> None:
+    task, path = pid_pipe
+    async with JudgeService(config(scripted)) as service:
+        running = asyncio.create_task(service.judge(task, "pid"))
         waiting = [asyncio.create_task(service.judge(TASK, "hang")) for _ in range(5)]
         last = asyncio.create_task(service.judge(TASK, "xx"))
         await asyncio.wait({running}, timeout=0)  # let all of them ask
         for judging in waiting:
             judging.cancel()
-        await told(path)
-        assert (await running).reward == 4.0
+        await read_pid(path)
+        assert (await running).reward == 3.0
         assert (await last).reward == 2.0
     assert service.counts == {JudgeReason.OK: 2}
 
 
-async def test_cancelled_calls_under_load_leave_verdicts_with_their_callers(obedient: str) -> None:
-    async with JudgeService(config(obedient, workers=2)) as service:
+async def test_cancelled_calls_under_load_leave_verdicts_with_their_callers(scripted: str) -> None:
+    async with JudgeService(config(scripted, workers=2)) as service:
         judging = [asyncio.create_task(service.judge(TASK, "x" * n)) for n in range(200)]
         for n, one in enumerate(judging):
             if n % 3 == 0:
@@ -306,8 +306,8 @@ async def test_cancelled_calls_under_load_leave_verdicts_with_their_callers(obed
     assert all(isinstance(verdict, Verdict) for n, verdict in enumerate(ended) if n % 3)
 
 
-async def test_giving_up_after_failures_in_a_row(obedient: str) -> None:
-    async with JudgeService(config(obedient, give_up_after=3)) as service:
+async def test_giving_up_after_failures_in_a_row(scripted: str) -> None:
+    async with JudgeService(config(scripted, give_up_after=3)) as service:
         for text in ("raise", "nan", "x", "raise", "nan"):
             assert isinstance(await service.judge(TASK, text), Verdict)
         waiting = asyncio.gather(*(service.judge(TASK, "raise") for _ in range(3)), return_exceptions=True)
@@ -320,19 +320,19 @@ async def test_giving_up_after_failures_in_a_row(obedient: str) -> None:
     assert service.counts == {JudgeReason.ERROR: 5, JudgeReason.OK: 1}
 
 
-async def test_hangs_and_crashes_count_as_failures(obedient: str) -> None:
-    async with JudgeService(config(obedient, give_up_after=2, timeout_s=0.5)) as service:
+async def test_hangs_and_crashes_count_as_failures(scripted: str) -> None:
+    async with JudgeService(config(scripted, give_up_after=2, timeout_s=0.5)) as service:
         await service.judge(TASK, "exit")
         with pytest.raises(RewardError, match=r"2 judgements in a row failed \(1 crash, 1 timeout\)"):
             await service.judge(TASK, "hang")
 
 
-async def test_closing_is_quick_and_answers_everybody(obedient: str, word: tuple[Task, Path]) -> None:
-    task, path = word
-    async with JudgeService(config(obedient, workers=2)) as service:
-        orders = [service.judge(task, "tell and hang"), *(service.judge(TASK, "hang") for _ in range(3))]
+async def test_closing_is_quick_and_answers_everybody(scripted: str, pid_pipe: tuple[Task, Path]) -> None:
+    task, path = pid_pipe
+    async with JudgeService(config(scripted, workers=2)) as service:
+        orders = [service.judge(task, "pid and hang"), *(service.judge(TASK, "hang") for _ in range(3))]
         judging = [asyncio.create_task(order) for order in orders]
-        await told(path)
+        await read_pid(path)
         began = time.monotonic()
     assert time.monotonic() - began < 1.0
     for error in await asyncio.gather(*judging, return_exceptions=True):
@@ -342,8 +342,8 @@ async def test_closing_is_quick_and_answers_everybody(obedient: str, word: tuple
         await service.judge(TASK, "x")
 
 
-async def test_cancelling_while_workers_start(judge_file: JudgeFile, word: tuple[Task, Path]) -> None:
-    _, path = word
+async def test_cancelling_while_workers_start(judge_file: JudgeFile, pid_pipe: tuple[Task, Path]) -> None:
+    _, path = pid_pipe
     judge = judge_file(f"import os\nopen({str(path)!r}, 'w').write('1')\nwhile True: pass\ndef reward(t, x): pass")
 
     async def use() -> None:
@@ -351,7 +351,7 @@ async def test_cancelling_while_workers_start(judge_file: JudgeFile, word: tuple
             pass
 
     starting = asyncio.create_task(use())
-    await told(path)
+    await read_pid(path)
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
@@ -368,31 +368,31 @@ async def test_a_judge_that_cannot_be_loaded(judge_file: JudgeFile) -> None:
         await JudgeService(config(judge_file("import os\nos._exit(7)\ndef reward(t, x): pass"))).__aenter__()
 
 
-async def test_workers_judge_by_what_was_loaded_at_the_start(judge_file: JudgeFile, obedient: str) -> None:
+async def test_workers_judge_by_what_was_loaded_at_the_start(judge_file: JudgeFile, scripted: str) -> None:
     """Editing the file of a running judge changes nothing; only a forkserver started anew reads it again."""
-    async with JudgeService(config(obedient)) as service:
+    async with JudgeService(config(scripted)) as service:
         judge_file("raise ValueError('edited meanwhile')\ndef reward(task, text): pass")
         assert (await service.judge(TASK, "exit")).reason is JudgeReason.CRASH
         assert (await service.judge(TASK, "x")).reward == 1.0
 
 
-async def test_a_zygote_that_dies_is_replaced(
-    obedient: str, monkeypatch: pytest.MonkeyPatch, judge_file: JudgeFile
+async def test_a_forkserver_that_dies_is_replaced(
+    scripted: str, monkeypatch: pytest.MonkeyPatch, judge_file: JudgeFile
 ) -> None:
-    zygotes: list[ForkServer] = []
+    forkservers: list[ForkServer] = []
     loaded = ForkServer._loaded
 
     async def noted(self: ForkServer) -> None:
-        zygotes.append(self)
+        forkservers.append(self)
         await loaded(self)
 
     monkeypatch.setattr(ForkServer, "_loaded", noted)
-    async with JudgeService(config(obedient, workers=2, retries=9)) as service, asyncio.timeout(30):
-        os.kill(zygotes[0]._child.process.pid, signal.SIGKILL)
-        while len(zygotes) < 2:  # its workers die a moment after it, and judge until then
+    async with JudgeService(config(scripted, workers=2, retries=9)) as service, asyncio.timeout(30):
+        os.kill(forkservers[0]._child.process.pid, signal.SIGKILL)
+        while len(forkservers) < 2:  # its workers die a moment after it, and judge until then
             assert (await service.judge(TASK, "x")).reward == 1.0
         judge_file("raise ValueError('edited meanwhile')\ndef reward(task, text): pass")
-        os.kill(zygotes[1]._child.process.pid, signal.SIGKILL)
+        os.kill(forkservers[1]._child.process.pid, signal.SIGKILL)
         with contextlib.suppress(RewardError):
             while True:
                 assert (await service.judge(TASK, "x")).reward == 1.0
@@ -400,19 +400,17 @@ async def test_a_zygote_that_dies_is_replaced(
             await service.judge(TASK, "x")
 
 
-async def test_zygotes_that_keep_dying_are_given_up(obedient: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_forkservers_that_keep_dying_are_given_up(scripted: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def dies(self: ForkServer) -> JudgeWorker:
         await self.end()
         raise ConnectionError
 
     monkeypatch.setattr(ForkServer, "fork", dies)
-    with pytest.raises(
-        RewardError, match="no worker can be forked: the process that judges are loaded in died 3 times"
-    ):
-        await JudgeService(config(obedient)).__aenter__()
+    with pytest.raises(RewardError, match="no worker can be forked: the process that loads the judges died 3 times"):
+        await JudgeService(config(scripted)).__aenter__()
 
 
-async def test_a_judge_that_is_not_there_starts_nothing(workers: list[JudgeWorker]) -> None:
+async def test_an_unknown_judge_starts_nothing(workers: list[JudgeWorker]) -> None:
     with pytest.raises(ConfigError, match="did you mean math"):
         await JudgeService(config("maths")).__aenter__()
     with pytest.raises(FreerunError, match="not open"):
@@ -429,9 +427,7 @@ def test_every_knob_has_one_line_of_help() -> None:
 @pytest.mark.parametrize(
     ("judge", "judged"), [("number", 2), (["exact", "number"], 2), ({"name": "number", "cache": False}, 5)]
 )
-async def test_what_can_only_be_judged_one_way_is_judged_once(
-    judge: Any, judged: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pure_judges_judge_the_same_answer_once(judge: Any, judged: int, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bytes] = []
     real = JudgeWorker.judge
 
@@ -450,7 +446,7 @@ async def test_what_can_only_be_judged_one_way_is_judged_once(
     assert service.counts[JudgeReason.OK] == 5
 
 
-async def test_a_function_of_the_users_is_asked_every_time(judge_file: JudgeFile) -> None:
+async def test_a_users_function_is_called_every_time(judge_file: JudgeFile) -> None:
     path = judge_file("""
         count = 0
         def reward(task, text):
@@ -463,8 +459,8 @@ async def test_a_function_of_the_users_is_asked_every_time(judge_file: JudgeFile
         assert [verdict.reward for verdict in await service.judge_all(TASK, ["5", "5"])] == [4, 5]
 
 
-async def test_answers_are_judged_together_and_some_of_them_may_fail(obedient: str) -> None:
-    async with JudgeService(RewardConfig(judge=obedient, workers=2, timeout_s=0.5, retries=0)) as service:
+async def test_answers_are_judged_together_and_some_of_them_may_fail(scripted: str) -> None:
+    async with JudgeService(RewardConfig(judge=scripted, workers=2, timeout_s=0.5, retries=0)) as service:
         verdicts = await service.judge_all(TASK, ["hang", "abc", "exit", "abc"])
     assert [verdict.reason.value for verdict in verdicts] == ["timeout", "ok", "crash", "ok"]
     assert [verdict.reward for verdict in verdicts] == [None, 3.0, None, 3.0]
@@ -499,8 +495,8 @@ async def test_a_judge_that_forks_answers_for_itself_alone(judge_file: JudgeFile
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, what has left its group is not found")
 @pytest.mark.parametrize("order", ["hang", "exit", "stay"])
-async def test_a_daemon_of_a_judge_ends_with_it(judge_file: JudgeFile, order: str, word: tuple[Task, Path]) -> None:
-    task, path = word
+async def test_a_daemon_of_a_judge_ends_with_it(judge_file: JudgeFile, order: str, pid_pipe: tuple[Task, Path]) -> None:
+    task, path = pid_pipe
     judge = judge_file("""
         import os, signal
         def reward(task, text):
@@ -521,12 +517,12 @@ async def test_a_daemon_of_a_judge_ends_with_it(judge_file: JudgeFile, order: st
     """)
     async with JudgeService(config(judge, timeout_s=0.5 if order == "hang" else 30, retries=0)) as service:
         judging = asyncio.create_task(service.judge(task, order))
-        daemon = os.pidfd_open(await told(path))
+        daemon = os.pidfd_open(await read_pid(path))
         await judging
         if order != "stay":
-            wait_until_gone(daemon)
+            wait_until_ended(daemon)
     if order == "stay":
-        wait_until_gone(daemon)
+        wait_until_ended(daemon)
 
 
 async def test_a_judge_that_takes_too_much_memory_fails_alone(

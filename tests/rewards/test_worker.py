@@ -18,7 +18,7 @@ from freerun.rewards.base import JudgeReason, Verdict
 from freerun.rewards.process import ONE_THREAD
 from freerun.rewards.protocol import FORK, ORDER, WAS_ALIVE, Request, frame, read_frame
 from freerun.rewards.spec import JudgeSetting, parse_judge
-from tests.rewards.gone import wait_until_gone
+from tests.rewards.processes import wait_until_ended
 
 JudgeFile = Callable[[str], str]
 
@@ -122,7 +122,7 @@ def test_it_judges_until_its_input_ends() -> None:
         assert w.printed.read() == b""
 
 
-def test_the_zygote_forks_and_ends_workers(judge_file: JudgeFile) -> None:
+def test_the_forkserver_forks_and_ends_workers(judge_file: JudgeFile) -> None:
     judge = judge_file("""
         import os
         def reward(task, text):
@@ -147,7 +147,7 @@ def test_the_zygote_forks_and_ends_workers(judge_file: JudgeFile) -> None:
         pidfd = os.pidfd_open(third.pid)
         z.control.close()
         assert z.process.wait(10) == 0
-        wait_until_gone(pidfd)
+        wait_until_ended(pidfd)
         for w in (first, second, third):
             w.close()
 
@@ -181,7 +181,7 @@ def test_heavy_libraries_do_not_keep_it_from_forking(judge_file: JudgeFile, libr
         assert loads.read_text() == "x"
 
 
-def test_parts_are_added_up_by_weight(judge_file: JudgeFile) -> None:
+def test_judges_are_added_up_by_weight(judge_file: JudgeFile) -> None:
     judge = judge_file("""
         from freerun.rewards.base import Judged, JudgeReason
         def reward(task, text, bonus=0):
@@ -214,7 +214,7 @@ def test_the_judge_sees_the_whole_task(judge_file: JudgeFile) -> None:
 @pytest.mark.parametrize(
     ("body", "reward"), [("True", 1.0), ("3", 3.0), ("-0.5", -0.5), ("np.float32(2)", 2.0), ("np.int64(2)", 2.0)]
 )
-def test_what_is_a_number(judge_file: JudgeFile, body: str, reward: float) -> None:
+def test_which_values_are_numbers(judge_file: JudgeFile, body: str, reward: float) -> None:
     with worker(judge_file(f"import numpy as np\ndef reward(task, text): return {body}")) as w:
         assert w.ask("") == Verdict(reward, JudgeReason.OK)
 
@@ -285,9 +285,9 @@ def test_a_judge_that_cannot_be_loaded(judge_file: JudgeFile, source: str, line:
         assert z.process.wait(10) == 1
 
 
-def test_a_file_imports_its_neighbours(tmp_path: Path, judge_file: JudgeFile) -> None:
-    (tmp_path / "neighbour.py").write_text("VALUE = 7")
-    with worker(judge_file("from neighbour import VALUE\ndef reward(task, text): return VALUE")) as w:
+def test_a_file_imports_its_neighbors(tmp_path: Path, judge_file: JudgeFile) -> None:
+    (tmp_path / "neighbor.py").write_text("VALUE = 7")
+    with worker(judge_file("from neighbor import VALUE\ndef reward(task, text): return VALUE")) as w:
         assert w.ask("") == Verdict(7.0, JudgeReason.OK)
 
 
@@ -327,7 +327,7 @@ asyncio.run(main())
         pidfds = [os.pidfd_open(int(pid)) for pid in (tmp_path / "word").read_text().split()]
         process.send_signal(signal.SIGKILL)
         for pidfd in pidfds:
-            wait_until_gone(pidfd)
+            wait_until_ended(pidfd)
 
 
 def test_a_torn_frame_is_the_end() -> None:

@@ -10,16 +10,17 @@ import pytest
 import torch
 
 from freerun.config.load import load_config
-from freerun.core import Batch, EngineError, Group, Sample
+from freerun.core import Batch, EngineError, Group
 from freerun.data.stream import TaskStream
-from freerun.engines.base import Client, Completion, Engine, Sampling
+from freerun.engines.base import Client
 from freerun.engines.config import EngineConfig
-from freerun.engines.embedded.engine import EmbeddedEngine
+from freerun.engines.embedded.in_process import InProcessEngine
 from freerun.engines.http import HttpEngine
 from freerun.models.checkpoint import load_decoder
 from freerun.models.tiny import make_model
 from freerun.observe.records import read_evals, read_steps
 from freerun.observe.timeline import read_timeline
+from freerun.rollouts.base import trajectories_of
 from freerun.run import local
 from freerun.run.prepare import Prepared, prepare, prepare_eval
 from freerun.run.start import create_folder
@@ -78,41 +79,26 @@ async def test_an_asynchronous_run_learns_and_leaves_a_readable_folder(tmp_path:
     assert again.pass_at_k >= again.pass_at_1
 
 
-class InProcess:
-    """The engine without a server, for the plain loop below."""
-
-    def __init__(self, engine: EmbeddedEngine) -> None:
-        self.engine = engine
-
-    async def generate(self, prompt: list[int], sampling: Sampling, n: int = 1) -> Any:
-        self.engine.submit("only", prompt, sampling, n)
-        done: list[Completion] = []
-        while self.engine.has_work:
-            done += [answer.completion for _, answer in self.engine.step()]
-        for completion in done:
-            yield completion
-
-
 async def synchronous_training(run: Prepared, steps: int) -> torch.nn.Module:
     """The synchronous algorithm, written plainly: sample a batch, judge it, learn, take the new weights, repeat."""
     folder, config = Path(run.config.model.path), run.config
-    engine = EmbeddedEngine(load_decoder(folder), EngineConfig(cache_tokens=4096))
-    client: Engine = InProcess(engine)  # type: ignore[assignment]
+    engine = InProcessEngine(load_decoder(folder), EngineConfig(cache_tokens=4096))
     learner = Learner.from_folder(folder, config.train, config.rollout.temperature, config.seed)
-    rollout = local.single_turn(run)
+    rollout = local.rollout_of(run)
     stream = TaskStream(run.tasks, seed=config.seed, shuffle=True, epochs=None)
     number = 0
     for version in range(steps):
         groups = []
         for _ in range(config.control.groups_per_step):
             task = next(stream)
-            samples: list[Sample] = await rollout(task, Client(client, f"{config.seed}/{number}/0"))
+            answers = trajectories_of(await rollout(task, Client(engine, f"{config.seed}/{number}/0")))
+            samples = [answer.sample for answer in answers if answer.sample]
             for sample in samples:
                 sample.reward = float(sample.text == task.answer)
             groups.append(Group(number, task, samples, version))
             number += 1
         learner.step(Batch(version, groups))
-        engine.update_weights(version + 1, dict(learner.decoder.named_parameters()))
+        engine.swap_weights(version + 1, dict(learner.decoder.named_parameters()))
     return learner.decoder
 
 

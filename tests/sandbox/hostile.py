@@ -336,7 +336,7 @@ def square(n): return n * n if found else None
     + """
 def square(n):
     for o in find():
-        if callable(o) and getattr(o, '__name__', '') in ('say', '_write_line', '<lambda>', 'examine', '_examine_one'):
+        if callable(o) and getattr(o, '__name__', '') in ('report', '_write_line', '<lambda>', '_run_test'):
             for args in (({'done': True},), (3, {'done': True})):
                 try: o(*args)
                 except BaseException: pass
@@ -361,6 +361,20 @@ def square(n):
             body = json.dumps(message).encode()
             os.write(3, len(body).to_bytes(4, 'big') + body)
         def square(n): return None
+    """,
+    "output that is not text": """
+        import json, os
+        def square(n):
+            body = json.dumps(['output', 9, [9]]).encode()
+            os.write(3, len(body).to_bytes(4, 'big') + body)
+            return n * n
+    """,
+    "output before the answer": """
+        import json, os
+        def square(n):
+            body = json.dumps(['output', 'x' * 1000, '']).encode()
+            for _ in range(100): os.write(3, len(body).to_bytes(4, 'big') + body)
+            return None
     """,
     "talking nonsense": "import os\ndef square(n): os.write(3, b'\\xff' * 1000); return 9",
     "an endless answer": """

@@ -17,7 +17,7 @@ import pytest
 from freerun.core import ConfigError, Task
 from freerun.rewards.code import judge as judging
 from freerun.rewards.code.judge import Code
-from freerun.sandbox.base import Backend, Ending, Exam, Limits
+from freerun.sandbox.base import Backend, Ending, FunctionTests, Limits
 from freerun.sandbox.sandbox import Sandbox, available
 from freerun.sandbox.usage import children, descendants
 from tests.sandbox.hostile import BOMBS, CHEATS, ESCAPES, FORGERIES
@@ -30,14 +30,14 @@ VARIANTS = {
 """`alone` is bubblewrap as it is where a program in it may make no namespaces: one run a container."""
 FIRST = "bubblewrap" if Backend.BUBBLEWRAP in available() else "namespaces"
 
-LITTLE = Limits(cpu_s=0.3, wall_s=0.7, memory_mb=256, processes=16, file_mb=4)
+TIGHT = Limits(cpu_s=0.3, wall_s=0.7, memory_mb=256, processes=16, file_mb=4)
 STRICT = Code(cpu_s=0.3, wall_s=0.7, memory_mb=256)
 RIGHT = "def square(n): return n * n"
 CHECK = "def check(candidate):\n    assert candidate(3) == 9\n    assert candidate(-4) == 16\n"
 MARK = f"freerun-hostile-{os.getpid()}"
 SECRET = "the secret of this machine"
 
-IN_ALL = {
+IN_ALL_VARIANTS = {
     *("tcp to the host", "udp", "dns", "a unix socket of the host", "an abstract socket of the host", "a secret file"),
     *("writing to /usr", "writing to /dev", "writing to the harness", "a disk", "the parent's environment", "ptrace"),
     *("all processes", "killing a process of the host", "taking another's files", "becoming root", "mount", "chroot"),
@@ -49,12 +49,12 @@ IN_ALL = {
 }
 
 
-def everywhere(programs: dict[str, object], few_in: tuple[str, ...] = ("alone",)) -> pytest.MarkDecorator:
+def everywhere(programs: dict[str, object], selected_in: tuple[str, ...] = ("alone",)) -> pytest.MarkDecorator:
     cases = [
         pytest.param(variant, name, id=f"{variant}-{name}")
         for variant in VARIANTS
         for name in programs
-        if variant == FIRST or variant not in few_in or name in IN_ALL
+        if variant == FIRST or variant not in selected_in or name in IN_ALL_VARIANTS
     ]
     return pytest.mark.parametrize(("variant", "name"), cases)
 
@@ -84,10 +84,10 @@ def sandbox(variant: str, sandboxes: dict[str, Sandbox]) -> Sandbox:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left(sandbox: Sandbox, sandboxes: dict[str, Sandbox]) -> Iterator[None]:
+def _nothing_remains(sandbox: Sandbox, sandboxes: dict[str, Sandbox]) -> Iterator[None]:
     mounts = Path("/proc/self/mountinfo").read_text()
     yield
-    assert sandbox.examine([RIGHT], Exam("square", tests=[CHECK])).results == (True,), "the next run suffers"
+    assert sandbox.run_tests([RIGHT], FunctionTests("square", tests=[CHECK])).results == (True,), "the next run suffers"
     idle = {pid for other in sandboxes.values() for pid in idle_processes(other)}
     assert processes() == idle
     assert Path("/proc/self/mountinfo").read_text() == mounts
@@ -147,25 +147,25 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], s
 
 
 @everywhere(dict(ESCAPES))
-def test_no_way_out(sandbox: Sandbox, host: Callable[[str], str], name: str) -> None:
-    outcome = sandbox.run([host(ESCAPES[name])], SECRET[:3].encode())
-    assert outcome.ending is Ending.EXITED, outcome
-    assert outcome.stdout == b"held\n", outcome
-    assert SECRET.encode() not in outcome.stdout + outcome.stderr
+def test_no_program_escapes(sandbox: Sandbox, host: Callable[[str], str], name: str) -> None:
+    result = sandbox.run_script([host(ESCAPES[name])], SECRET[:3].encode())
+    assert result.ending is Ending.EXITED, result
+    assert result.stdout == b"held\n", result
+    assert SECRET.encode() not in result.stdout + result.stderr
 
 
-@everywhere(dict(BOMBS), few_in=tuple(VARIANTS))
-def test_no_more_than_its_share(sandbox: Sandbox, name: str) -> None:
+@everywhere(dict(BOMBS), selected_in=tuple(VARIANTS))
+def test_limits_hold_against_hostile_programs(sandbox: Sandbox, name: str) -> None:
     began = time.monotonic()
-    outcome = sandbox.run([dedent(BOMBS[name])], b"", LITTLE)
+    result = sandbox.run_script([dedent(BOMBS[name])], b"", TIGHT)
     assert time.monotonic() - began < 10
     harmless = {"a daemon", "killing its init"}  # the one dies with its run, the other has no effect
-    assert name in harmless or (outcome.ending, outcome.exit_code) != (Ending.EXITED, 0), outcome
-    assert len(outcome.stdout) <= LITTLE.file_mb << 20
-    assert len(outcome.stderr) <= LITTLE.file_mb << 20
+    assert name in harmless or (result.ending, result.exit_code) != (Ending.EXITED, 0), result
+    assert len(result.stdout) <= TIGHT.file_mb << 20
+    assert len(result.stderr) <= TIGHT.file_mb << 20
 
 
-@everywhere(dict(FORGERIES), few_in=tuple(VARIANTS))
+@everywhere(dict(FORGERIES), selected_in=tuple(VARIANTS))
 def test_no_reward_for_a_forgery(sandbox: Sandbox, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judging, "_sandbox", lambda: sandbox)
     task = Task("t", "", [], extra={"test": CHECK, "entry_point": "square"})
@@ -174,7 +174,7 @@ def test_no_reward_for_a_forgery(sandbox: Sandbox, name: str, monkeypatch: pytes
     assert judged.detail
 
 
-@everywhere(dict(CHEATS), few_in=tuple(VARIANTS))
+@everywhere(dict(CHEATS), selected_in=tuple(VARIANTS))
 def test_tests_share_nothing_with_the_program(sandbox: Sandbox, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judging, "_sandbox", lambda: sandbox)
     check, program = CHEATS[name]

@@ -1,7 +1,7 @@
-"""An expression in LaTeX or plain notation, read into a tree: numbers, letters, + - * / ^, roots and common functions.
+"""Parses an expression in LaTeX or plain notation into a tree: numbers, letters, + - * / ^, roots, common functions.
 
-All of it is read or nothing. What is not here (sums, integrals, functions without a name we know) is for the library.
-Nothing is computed: the tree of 9^{9^{9^9}} is small.
+Either the whole text is parsed or none of it. What is not known here (sums, integrals, unknown functions) is left to
+math-verify. Nothing is computed: the tree of 9^{9^{9^9}} is small.
 """
 
 import re
@@ -19,46 +19,47 @@ class Node(NamedTuple):
     args: tuple["Node | Fraction | str", ...]
 
 
-LONGEST = 2_000
-"""Characters of an expression."""
-DEEPEST = 60
+MAX_CHARS = 2_000
+MAX_DEPTH = 60
 """How deep brackets may be nested."""
 
-_SEVERAL = ("min", "max", "gcd", "lcm")
-"""Functions of any number of arguments."""
+_VARIADIC = ("min", "max", "gcd", "lcm")
+"""Functions with any number of arguments."""
 _GREEK = re.compile(
     "(?:var)?(?:alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|rho|sigma|tau|upsilon|phi|chi|psi|"
     "omega)|Gamma|Delta|Theta|Lambda|Xi|Sigma|Phi|Psi|Omega|ell|hbar"
 )
 _IN_BASE = re.compile(r"(?P<digits>[0-9A-F]+)_\{?\s?(?P<base>\d{1,2})\s?\}?")
-_NO_FORMULA = re.compile(r"(?<![A-Za-z\\])(?:and|or|not|if|but|of)(?![A-Za-z])")
-"""Nor a product of letters, with which 0 or 1 would be 0."""
+_CONJUNCTION = re.compile(r"(?<![A-Za-z\\])(?:and|or|not|if|but|of)(?![A-Za-z])")
+"""Words that are never products of letters. Otherwise `0 or 1` would be 0."""
 _CLOSES = {"(": ")", "[": "]", "{": "}", "\\{": "\\}"}
 _BARS = {"lfloor": "rfloor", "lceil": "rceil", "lvert": "rvert", "langle": "rangle"}
-_START = frozenset({"number", "command", "operator", "word", "letter"})
-_NO_FACTORS = frozenset({*_BARS.values(), "pm", "mp", "div", "bmod", "mod", "cdot", "times", "right", "approx", "to"})
+_STARTS_FACTOR = frozenset({"number", "command", "operator", "word", "letter"})
+_NEVER_A_FACTOR = frozenset(
+    {*_BARS.values(), "pm", "mp", "div", "bmod", "mod", "cdot", "times", "right", "approx", "to"}
+)
 
 
 @lru_cache(maxsize=1024)
-def read(text: str) -> Node:
-    """The whole text as one expression."""
-    if len(text) > LONGEST:
-        raise Unreadable(f"an expression of more than {LONGEST} characters")
-    if _NO_FORMULA.search(text):
+def parse(text: str) -> Node:
+    """Parse the whole text as one expression."""
+    if len(text) > MAX_CHARS:
+        raise Unreadable(f"an expression of more than {MAX_CHARS} characters")
+    if _CONJUNCTION.search(text):
         raise Unreadable("words where a formula should be")
     in_base = _IN_BASE.fullmatch(text)
     if in_base:
         return _in_base(in_base["digits"], int(in_base["base"]))
-    reader = _Reader(tokens_of(text))
-    tree = reader.sum()
-    if reader.at < len(reader.tokens):
-        reader.fail()
+    parser = _Parser(tokens_of(text))
+    tree = parser.sum()
+    if parser.at < len(parser.tokens):
+        parser.fail()
     return tree
 
 
-def read_or_none(text: str) -> Node | None:
+def parse_or_none(text: str) -> Node | None:
     try:
-        return read(text)
+        return parse(text)
     except Unreadable:
         return None
 
@@ -67,11 +68,11 @@ def _in_base(digits: str, base: int) -> Node:
     try:
         return number(int(digits, base))
     except ValueError:
-        raise Unreadable(f"no number in base {base}") from None
+        raise Unreadable(f"not a number in base {base}") from None
 
 
-class _Reader:
-    """Recursive descent, one method for each level of binding."""
+class _Parser:
+    """A recursive-descent parser with one method for each level of precedence."""
 
     def __init__(self, tokens: list[Token]) -> None:
         self.tokens, self.at, self.depth, self.bars = tokens, 0, 0, 0
@@ -96,8 +97,8 @@ class _Reader:
 
     def sum(self) -> Node:
         self.depth += 1
-        if self.depth > DEEPEST:
-            raise Unreadable(f"brackets more than {DEEPEST} deep")
+        if self.depth > MAX_DEPTH:
+            raise Unreadable(f"brackets more than {MAX_DEPTH} deep")
         tree = self.product()
         while self.peek().text in ("+", "-"):
             op = self.peek().text
@@ -121,7 +122,7 @@ class _Reader:
                 return tree
 
     def joined(self, tree: Node) -> Node:
-        """A factor without a sign between. 1 2 is nothing, but 2^3 3^2 is a product."""
+        """Multiply by a factor that follows without a sign. 1 2 is an error, but 2^3 3^2 is a product."""
         before, after = self.tokens[self.at - 1], self.peek()
         powers = self.peek(1).text == "^" and tree.op in ("^", "*") and after.spaced
         if after.kind == "number" and (before.kind == "number" or before.text == "}") and not powers:
@@ -129,7 +130,7 @@ class _Reader:
         return Node("*", (tree, self.power()))
 
     def mixed(self, tree: Node) -> Node:
-        """2\\frac{1}{2} and 2 1/2: one and a half more than one."""
+        """Add the fraction of a mixed number: 2\\frac{1}{2} and 2 1/2 are 2.5."""
         whole = tree.op == "number" and len(tree.args) == 1 and self.tokens[self.at - 1].kind == "number"
         after, bar, below = self.peek(), self.peek(1), self.peek(2)
         if not whole:
@@ -144,8 +145,8 @@ class _Reader:
 
     def starts_factor(self) -> bool:
         token = self.peek()
-        if token.kind in _START:
-            return token.text not in _NO_FACTORS
+        if token.kind in _STARTS_FACTOR:
+            return token.text not in _NEVER_A_FACTOR
         return token.text in ("(", "[", "{", "\\{") or (token.text == "|" and not self.bars)
 
     def signed(self) -> Node:
@@ -180,7 +181,7 @@ class _Reader:
         return tree
 
     def argument(self, signed: bool = False) -> Node:
-        """A command's argument: a group in braces or one token, as in TeX; an exponent in plain text may be longer."""
+        """A command's argument: braces or a single token, as in TeX. With `signed`, an exponent, perhaps longer."""
         if self.took("{"):
             tree = self.sum()
             self.expect("}")
@@ -287,11 +288,11 @@ class _Reader:
             closing = _CLOSES[self.tokens[self.at].text]
             self.at += 1
             found = [self.sum()]
-            while name in _SEVERAL and self.took(","):
+            while name in _VARIADIC and self.took(","):
                 found.append(self.sum())
             self.expect(closing)
             return tuple(found)
-        tree = self.signed()  # \sin 2x: what follows without a sign belongs to it, another function does not
+        tree = self.signed()  # \sin 2x: factors that follow without a sign belong to it, except another function
         while self.starts_factor() and self.peek().text not in ("(", "[") and not self.is_function():
             tree = self.joined(tree)
         return (tree,)
@@ -305,7 +306,7 @@ def number(value: Fraction | int) -> Node:
 
 
 def _proper(tree: Node) -> bool:
-    """A fraction of two whole numbers below one."""
+    """Whether it is a fraction of two whole numbers, between 0 and 1."""
     if tree.op != "/":
         return False
     above, below = (arg.args[0] if isinstance(arg, Node) and arg.op == "number" else None for arg in tree.args)

@@ -1,4 +1,4 @@
-"""An answer in one way of writing: what only changes its looks is taken out, before anybody reads it."""
+"""Normalizes how an answer is written: removes what only changes its looks, such as spacing commands and fonts."""
 
 import re
 from collections.abc import Callable
@@ -24,17 +24,17 @@ _UNICODE = {
     },
 }  # fmt: skip
 _UNICODE_SIGNS = re.compile("|".join(map(re.escape, _UNICODE)))
-_SPELLED_UNITS = {"m": "metre", "s": "second", "g": "gram", "h": "hour", "l": "litre", "L": "litre"}
+_UNIT_NAMES = {"m": "metre", "s": "second", "g": "gram", "h": "hour", "l": "litre", "L": "litre"}
 _END = r"(?![A-Za-z])"
 _RULES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (rf"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits|nolimits|hline){_END}", ""),
-    (r"\s*\{\s*,\s*\}|(?<=\d),?\s*\\!\s*(?=\d)", ","),  # thousands, as 1,\!000 and 1{,}000 have them
+    (r"\s*\{\s*,\s*\}|(?<=\d),?\s*\\!\s*(?=\d)", ","),  # thousands separators: 1,\!000 and 1{,}000
     (r"\\!", ""),
     (r"(?<=\d)(?:\\[, ]|~|[\u00a0\u2009\u202f'])(?=\d{3}(?!\d))", ","),
     (r"(?<!\\)\\[,;: ]|~|[\u00a0\u2009\u202f]|\\q?quad|\\hspace\{[^{}]*\}", " "),
     *(
-        (rf"\\(?:text\w*|mathrm|mbox)\s*\{{\s*{letter}\s*\}}", f" {unit} ")  # what is meant as a unit
-        for letter, unit in _SPELLED_UNITS.items()
+        (rf"\\(?:text\w*|mathrm|mbox)\s*\{{\s*{letter}\s*\}}", f" {unit} ")  # upright letters are units
+        for letter, unit in _UNIT_NAMES.items()
     ),
     (r"\\(?:text\w*|math(?:rm|bf|it|sf|tt|normal)|mbox|operatorname\*?|boldsymbol|bm)\s*\{([^{}]*)\}", r" \1 "),
     (r"\\(?:c?dots|dotsc)(?![A-Za-z])|\.\.\.", r"\\ldots "),
@@ -71,7 +71,7 @@ _MATRIX_ROW = re.compile(r"\\\\(?=[A-Za-z])")
 _DOLLARS = re.compile(r"^\$+(?P<inside>(?:\\\$|[^$])*[^\\$])\$+(?P<after>.*)$", re.DOTALL)
 
 
-def plain(answer: str) -> str:
+def normalize(answer: str) -> str:
     if _NUMBER.fullmatch(answer):
         return answer
     answer = re.sub(r"^\\+(?:boxed|fbox)\s*\{", "", answer.strip())
@@ -87,6 +87,6 @@ def plain(answer: str) -> str:
     return answer.strip().rstrip(".,;:\\").strip()
 
 
-def spelled(answer: str) -> str:
-    """Without white space, but between digits: 1 2 is not 12."""
+def without_spaces(answer: str) -> str:
+    """The answer without white space, except between digits: 1 2 is not 12."""
     return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", answer)

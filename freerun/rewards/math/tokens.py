@@ -1,4 +1,4 @@
-"""The tokens of an expression: numbers with their values, commands, names of functions, letters, signs."""
+"""Splits an expression into tokens: numbers with their values, commands, names of functions, letters, signs."""
 
 import re
 from fractions import Fraction
@@ -20,7 +20,7 @@ _TOKEN = re.compile(
 
 
 class Unreadable(Exception):
-    """It is no expression, or none we know."""
+    """The text is not an expression, or not one that we know."""
 
 
 class Token(NamedTuple):
@@ -28,7 +28,7 @@ class Token(NamedTuple):
     text: str
     value: Fraction | None = None
     spaced: bool = False
-    """Whether white space stands before it."""
+    """Whether there is white space before it."""
 
 
 def tokens_of(text: str) -> list[Token]:

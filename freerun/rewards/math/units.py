@@ -1,4 +1,4 @@
-"""What stands behind a number, or before it: a unit, a currency, a percent sign, or words that leave it what it is."""
+"""Separates a number from its unit, its currency, its percent sign, or other words around it."""
 
 import re
 from fractions import Fraction
@@ -30,9 +30,9 @@ _NAMES: dict[str, dict[Fraction | int, str]] = {
     "fahrenheit": {1: "^\\circf fahrenheit degree_fahrenheit"},
 }
 _UNITS = {
-    name: (dimension, Fraction(worth))
+    name: (dimension, Fraction(factor))
     for dimension, rows in _NAMES.items()
-    for worth, names in rows.items()
+    for factor, names in rows.items()
     for name in names.split()
 }
 _CURRENCY = re.compile(r"(?P<sign>[-+]?)\s*(?:US\s?|Rs\.?\s?)?(?P<currency>[$€£¥₹])\s*(?P<rest>.*)", re.DOTALL)
@@ -49,27 +49,27 @@ _NO_UNITS = re.compile(
     r"out|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|forty|fifty|hundred|"
     r"(?:times|divided by|multiplied by|by) (?:[b-z]|one|two|three)|if|when|for|solutions?|is|are|was)\b"
 )
-"""Among the words behind a number: those that may make it another."""
-LONGEST = 1000
-"""Characters of a number with its unit: the patterns are slow on more."""
+"""Words after a number that may change its value."""
+MAX_CHARS = 1000
+"""The patterns are slow on longer texts."""
 SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
 
 
 class Unit(NamedTuple):
     dimension: str
-    """"" for words that are no unit, such as apples."""
-    worth: Fraction = Fraction(1)
-    """How much one of it is, in the base unit of its dimension."""
+    """"" for words that are not a unit, such as apples."""
+    factor: Fraction = Fraction(1)
+    """The value of one of it, in the base unit of its dimension."""
     scale: int = 1
-    """A million, in five million people."""
+    """The factor in words: a million, in "five million people"."""
 
 
 PERCENT = Unit("percent", Fraction(1, 100))
 
 
 def without_unit(text: str, glued: bool = False) -> tuple[str, Unit | None]:
-    """`glued`: a letter directly behind a number, 12m, counts too."""
-    if len(text) > LONGEST:
+    """The text without its unit, and the unit. With `glued`, a letter directly after a number (12m) is a unit too."""
+    if len(text) > MAX_CHARS:
         return text, None
     currency = _CURRENCY.fullmatch(text)
     if currency and currency["rest"]:
@@ -92,7 +92,7 @@ def without_unit(text: str, glued: bool = False) -> tuple[str, Unit | None]:
 
 
 def _percent(words: str) -> Unit | None:
-    """And of what: 50% of the apples."""
+    """Read a percent sign or word, possibly with what it is a percentage of: 50% of the apples."""
     found = re.match(r"(?:%|per ?cent(?:age points?)?\b|pct\b)\s*(?P<after>.*)", words)
     return PERCENT if found and not _NO_UNITS.search(found["after"]) and not re.search(r"\d", found["after"]) else None
 
@@ -112,7 +112,8 @@ def _spaced(bare: str, words: str) -> tuple[str, Unit] | None:
 
 
 def _known(text: str) -> tuple[str, Fraction] | None:
-    """`cm`, `square inches`, `m^2`, `km/h`, `miles per hour`, and words after them; None of what is no known unit."""
+    """The dimension and the factor of a unit such as `cm`, `square inches`, `m^2`, `km/h` or `miles per hour`; None if
+    it is unknown."""
     text = re.sub(r"\bkmp?h\b", "km/h", text.replace("mph", "mile/hour")).strip(". ")
     text = re.sub(r"\s*\^\s*(\\circ|\{\s?\\circ\s?\})\s*", r"^\\circ", re.sub(r"degrees? (?=[cf])", "degree_", text))
     above, per, below = re.sub(r"\s+per\s+|\s+an?\s+|\s*/\s*", "/", text).partition("/")
@@ -120,18 +121,13 @@ def _known(text: str) -> tuple[str, Fraction] | None:
         up, down = _known(above), _known(below)
         return (f"{up[0]}/{down[0]}", up[1] / down[1]) if up and down else None
     raised = re.fullmatch(
-        r"(?:(?P<sq>square|sq\.?|cubic|cu\.?)\s+)?(?P<name>\S+?)(?:\s?\^\s?\{?\s?(?P<power>[23])\s?\}?|\s(?P<word>squared|cubed))?",
+        r"(?:(?P<prefix>square|sq\.?|cubic|cu\.?)\s+)?(?P<name>\S+?)(?:\s?\^\s?\{?\s?(?P<power>[23])\s?\}?|\s(?P<word>squared|cubed))?",
         above,
     )
     if raised is None:
         return None
     name = raised["name"].rstrip(".")
     known = _UNITS.get(name) or _UNITS.get(name.removesuffix("s"))
-    power = (
-        3
-        if "cub" in (raised["sq"] or raised["word"] or "")
-        else 2
-        if raised["sq"] or raised["word"]
-        else int(raised["power"] or 1)
-    )
+    word = raised["prefix"] or raised["word"]
+    power = (3 if "cu" in word else 2) if word else int(raised["power"] or 1)
     return (f"{known[0]}^{power}", known[1] ** power) if known and power > 1 else known

@@ -1,1 +1,1 @@
-"""What runs in a container: the standard library and itself, nothing else, so that a bare interpreter can import it."""
+"""The code that runs in a container. It imports only itself and the standard library, so a bare interpreter runs it."""

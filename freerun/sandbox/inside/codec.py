@@ -1,9 +1,9 @@
-"""Values over a socket, between tests and a program that may lie.
+"""Encodes values that tests and an untrusted program send each other over a socket.
 
-What arrives is rebuilt from types of Python's own: nothing that the other side wrote is executed. Lists, dictionaries
-and the like are numbered as they are come to, so that one which is there twice arrives as one, and so that what a
-function did to its arguments can be told by their numbers. Whatever is no plain value is held by its owner, and arrives
-as something that stands for it (`mirror.py`).
+Values are rebuilt from Python's own types: nothing that the other side wrote is executed. Mutable containers are
+numbered in the order in which they appear. So one that appears twice arrives as one object, and changes that a function
+made to its arguments are reported by those numbers. An object that is not a plain value (`values.py`) stays with its
+owner and is sent as a reference, for which the other side creates a proxy (`proxies.py`).
 """
 
 import json
@@ -11,29 +11,29 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from freerun.sandbox.inside import plain
+from freerun.sandbox.inside import values
 
 LARGEST_FRAME = 32 << 20
 _EXACT = 1 << 53
-_NAMED = {"mine", "yours", "global"}
-"""What names an object that stays where it is, or one that both sides have."""
+_REFERENCES = {"mine", "yours", "global"}
+"""The keys of a reference: to an object of the sender, to one of the receiver, or to one that both sides have."""
 
-Hold = Callable[[Any, "Packer"], dict[str, Any]]
-"""Keeps an object that is no plain value, and names it for the other side."""
-Fetch = Callable[[dict[str, Any], "Unpacker"], Any]
-"""What the other side named."""
+Refer = Callable[[Any, "Packer"], dict[str, Any]]
+"""Creates a reference to an object that is not a plain value."""
+Resolve = Callable[[dict[str, Any], "Unpacker"], Any]
+"""Returns the object that a reference means."""
 
 
 class Packer:
-    """One message. `containers` are what can change in it, in the order of their numbers."""
+    """Encodes one message. `containers` are its mutable containers, in the order of their numbers."""
 
-    def __init__(self, hold: Hold, containers: list[Any] | None = None) -> None:
-        self._hold = hold
+    def __init__(self, refer: Refer, containers: list[Any] | None = None) -> None:
+        self._refer = refer
         self.containers = containers if containers is not None else []
         self._numbers = {id(container): number for number, container in enumerate(self.containers)}
 
     def pack(self, value: Any) -> Any:
-        """As JSON has it: null, truth, text, numbers and lists as they are, all else as {"what it is": its parts}."""
+        """Encode as JSON: None, booleans, strings, numbers and lists as themselves, all else as {type: [fields]}."""
         kind = type(value)
         if value is None or kind is bool or kind is str:
             return value
@@ -41,16 +41,16 @@ class Packer:
             return value if -_EXACT < value < _EXACT else {"int": hex(value)}
         if kind is float:
             return value if value - value == 0 else {"float": repr(value)}
-        if kind in plain.CONTAINERS or plain.is_array(kind):
+        if kind in values.CONTAINERS or values.is_array(kind):
             return self._container(value)
         if kind is tuple or kind is frozenset:
             return {kind.__name__: [self.pack(item) for item in value]}
         if kind is bytes:
             return {"bytes": value.hex()}
-        if (parts := plain.parts_of(value)) is not None:
-            name, values = parts
-            return {name: [self.pack(part) for part in values]}
-        return self._hold(value, self)
+        if (encoded := values.fields_of(value)) is not None:
+            name, fields = encoded
+            return {name: [self.pack(field) for field in fields]}
+        return self._refer(value, self)
 
     def _container(self, value: Any) -> Any:
         if (number := self._numbers.get(id(value))) is not None:
@@ -62,15 +62,15 @@ class Packer:
     def contents(self, value: Any) -> Any:
         if type(value) is list:
             return [self.pack(item) for item in value]
-        name, contents = plain.contents_of(value)
-        return {name: [self.pack(part) for part in contents]}
+        name, contents = values.contents_of(value)
+        return {name: [self.pack(item) for item in contents]}
 
 
 class Unpacker:
-    """One message, as `Packer` made it. Raises whatever comes of data that it would not have made."""
+    """Decodes one message. Data that no `Packer` makes may raise any exception."""
 
-    def __init__(self, fetch: Fetch, containers: list[Any] | None = None) -> None:
-        self._fetch = fetch
+    def __init__(self, resolve: Resolve, containers: list[Any] | None = None) -> None:
+        self._resolve = resolve
         self.containers = containers if containers is not None else []
 
     def unpack(self, data: Any) -> Any:
@@ -80,49 +80,49 @@ class Unpacker:
             return items
         if not isinstance(data, dict):
             return data
-        if not _NAMED.isdisjoint(data):
-            return self._fetch(data, self)
-        ((name, parts),) = data.items()
+        if not _REFERENCES.isdisjoint(data):
+            return self._resolve(data, self)
+        ((name, fields),) = data.items()
         match name:
             case "again":
-                return self.containers[parts]
+                return self.containers[fields]
             case "int":
-                return int(parts, 16)
+                return int(fields, 16)
             case "float":
-                return float(parts)
+                return float(fields)
             case "bytes":
-                return bytes.fromhex(parts)
+                return bytes.fromhex(fields)
             case "tuple":
-                return tuple([self.unpack(part) for part in parts])
+                return tuple([self.unpack(field) for field in fields])
             case "frozenset":
-                return frozenset([self.unpack(part) for part in parts])
-        if name in plain.EMPTY:
-            self.containers.append(container := plain.empty(name, parts))
-            plain.fill(container, [self.unpack(part) for part in parts])
+                return frozenset([self.unpack(field) for field in fields])
+        if name in values.EMPTY:
+            self.containers.append(container := values.empty(name, fields))
+            values.fill(container, [self.unpack(field) for field in fields])
             return container
         if name == "ndarray":
-            place = len(self.containers)
+            number = len(self.containers)
             self.containers.append(None)
-            self.containers[place] = array = plain.array_of([self.unpack(part) for part in parts])
+            self.containers[number] = array = values.build_array([self.unpack(field) for field in fields])
             return array
-        return plain.rebuild(name, [self.unpack(part) for part in parts])
+        return values.rebuild(name, [self.unpack(field) for field in fields])
 
     def refill(self, number: int, data: Any) -> None:
-        """Give a container what it now holds, in place."""
-        new = self.parts(data)
-        if not plain.same_shape(container := self.containers[number], new):
-            raise ValueError("another kind")
-        plain.replace(container, new)
+        """Replace the contents of a container, in place."""
+        new = self._unpack_contents(data)
+        if not values.same_type(container := self.containers[number], new):
+            raise ValueError("a container changed its type")
+        values.replace(container, new)
 
-    def parts(self, data: Any) -> Any:
-        """Like `unpack`, of a container that has its number already."""
+    def _unpack_contents(self, data: Any) -> Any:
+        """Like `unpack`, for a container that already has a number."""
         if isinstance(data, list):
             return [self.unpack(item) for item in data]
-        ((name, parts),) = data.items()
-        values = [self.unpack(part) for part in parts]
+        ((name, fields),) = data.items()
+        contents = [self.unpack(field) for field in fields]
         if name == "ndarray":
-            return plain.array_of(values)
-        plain.fill(container := plain.empty(name, parts), values)
+            return values.build_array(contents)
+        values.fill(container := values.empty(name, fields), contents)
         return container
 
 
@@ -132,7 +132,7 @@ def send(channel: socket.socket, message: Any) -> None:
 
 
 def receive(channel: socket.socket) -> Any:
-    """The next message. EOFError when there is none to come, ValueError when it is not one."""
+    """The next message. EOFError if the other side closed the connection, ValueError if it is not valid."""
     size = int.from_bytes(_exactly(channel, 4), "big")
     if size > LARGEST_FRAME:
         raise ValueError(f"a message of {size} bytes")

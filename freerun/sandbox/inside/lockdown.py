@@ -1,4 +1,4 @@
-"""The last steps before a program runs: its own empty folder, its limits, no privileges, few system calls."""
+"""The last steps before a program runs: empty folders, limits, no privileges, few system calls."""
 
 import os
 import resource
@@ -8,38 +8,38 @@ from typing import NamedTuple
 from freerun.sandbox.inside import seccomp, syscalls
 
 INPUT = "/dev/stdio"
-OPEN_FILES = 64
-RESERVED_BYTES = 64 << 30
-"""What a program may reserve that reserves more than it uses."""
+MAX_OPEN_FILES = 64
+MAX_RESERVED_BYTES = 64 << 30
+"""The address space of a program with `reserves_memory`."""
 OWN_PROCESSES = 6
-"""Of ours, counted with the program's: the forkserver, bubblewrap's two, init and examiner, and one to spare."""
+"""Our own processes, counted with the program's: forkserver, bubblewrap's two, init, test runner, and one to spare."""
 KEPT_CAPABILITIES = {
     *(syscalls.CAP_SYS_ADMIN, syscalls.CAP_SETUID, syscalls.CAP_SETGID, syscalls.CAP_SETPCAP, syscalls.CAP_KILL)
 }
-"""What a forkserver needs to make namespaces, to lock its children down and to kill them."""
+"""What a forkserver needs to create namespaces, to lock its children down and to kill them."""
 
 
-class Rules(NamedTuple):
-    """What the kernel itself enforces, of one process or of all."""
+class KernelLimits(NamedTuple):
+    """The limits that the kernel itself enforces, some for each process and some for all of a run's."""
 
     cpu_s: int
     memory_bytes: int
     reserves_memory: bool
-    """Its address space is far larger than what it uses (V8, the JVM): only what it may write to is limited."""
+    """Its address space is far larger than what it uses (V8, the JVM), so only the memory it writes to is limited."""
     processes: int
     file_bytes: int
 
 
-def empty_folders(file_bytes: int) -> None:
-    """In a mount namespace of our own: what is written to is new, and gone with the last process in it."""
+def mount_empty_folders(file_bytes: int) -> None:
+    """Mount new writable folders in this mount namespace. They disappear with the last process in it."""
     syscalls.mount("none", "/", syscalls.MS_REC | syscalls.MS_PRIVATE)
     flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
     for folder in ("/tmp", "/dev/shm"):
         syscalls.mount("tmpfs", folder, flags, f"size={file_bytes},nr_inodes=4096,mode=1777")
 
 
-def name_input(descriptor: int, *, nested: bool) -> None:
-    """Put what a script reads where `/dev/stdin` leads to: there is no `/proc` that it could lead to instead."""
+def provide_stdin(descriptor: int, *, nested: bool) -> None:
+    """Copy a script's input to the file that `/dev/stdin` links to; there is no `/proc` for it to link to."""
     size = os.fstat(descriptor).st_size
     if nested:
         flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
@@ -54,16 +54,16 @@ def name_input(descriptor: int, *, nested: bool) -> None:
     os.close(file)
 
 
-def lock_down(rules: Rules, run_as: int | None) -> None:
-    """This process and its descendants, for good. `run_as` is a user id where we are root, and to be so no longer."""
+def lock_down(limits: KernelLimits, run_as: int | None) -> None:
+    """Lock down this process and its descendants for good. `run_as` is the user id to switch to if we are root."""
     os.chdir("/tmp")
     os.umask(0o022)
-    _limit(rules)
+    _set_limits(limits)
     try:
         syscalls.keep_in_bounding_set(set())
     except PermissionError:
         if run_as is not None:
-            raise  # else bubblewrap left us no capabilities at all, and set_capabilities below has nothing to take
+            raise  # otherwise bubblewrap left us no capabilities, and set_capabilities below has nothing to drop
     syscalls.prctl(syscalls.PR_CAP_AMBIENT, syscalls.PR_CAP_AMBIENT_CLEAR_ALL)
     if run_as is not None:
         os.setgroups([])
@@ -75,27 +75,27 @@ def lock_down(rules: Rules, run_as: int | None) -> None:
     seccomp.install()
 
 
-def _limit(rules: Rules) -> None:
-    limits = {
-        resource.RLIMIT_CPU: rules.cpu_s,
-        resource.RLIMIT_AS: RESERVED_BYTES if rules.reserves_memory else rules.memory_bytes,
-        resource.RLIMIT_DATA: rules.memory_bytes,
-        resource.RLIMIT_NPROC: rules.processes + OWN_PROCESSES,
-        resource.RLIMIT_FSIZE: rules.file_bytes,
-        resource.RLIMIT_NOFILE: OPEN_FILES,
-        resource.RLIMIT_CORE: 1,  # with 0, a machine that pipes dumps to a program would still do so
+def _set_limits(limits: KernelLimits) -> None:
+    resources = {
+        resource.RLIMIT_CPU: limits.cpu_s,
+        resource.RLIMIT_AS: MAX_RESERVED_BYTES if limits.reserves_memory else limits.memory_bytes,
+        resource.RLIMIT_DATA: limits.memory_bytes,
+        resource.RLIMIT_NPROC: limits.processes + OWN_PROCESSES,
+        resource.RLIMIT_FSIZE: limits.file_bytes,
+        resource.RLIMIT_NOFILE: MAX_OPEN_FILES,
+        resource.RLIMIT_CORE: 1,  # with 0, a machine that pipes core dumps to a program would still do so
         resource.RLIMIT_MEMLOCK: 0,
         resource.RLIMIT_MSGQUEUE: 0,
         resource.RLIMIT_SIGPENDING: 256,
     }
-    for kind, limit in limits.items():
+    for kind, limit in resources.items():
         _, hard = resource.getrlimit(kind)
         ceiling = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         resource.setrlimit(kind, (ceiling, ceiling))
 
 
-def default_signals() -> None:
-    """As a fresh process has them: our parents may have ignored or blocked some."""
+def reset_signals() -> None:
+    """Handle signals as a new process does: our parents may have ignored or blocked some."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

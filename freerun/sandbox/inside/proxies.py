@@ -1,35 +1,37 @@
-"""What stands for an object of the other process: `Proxy`, and for a class of it: a class made by `Mirror`.
+"""Proxies for the objects and classes of the other process.
 
-A class over there is a class here, so that `isinstance`, `except` and `type(x) is C` mean what they say; an object
-over there is an instance of it, whose attributes, methods and operators are asked for. A class that derives from
-a number, a text or a tuple (an IntEnum, a named tuple) is one here too, and is compared as such.
+A class of the other process gets a proxy class here, so that `isinstance`, `except` and `type(x) is C` work. An object
+gets an instance of that class; its attributes, methods and operators are forwarded. If a class derives from a number,
+a string or a tuple (an IntEnum, a named tuple), so does its proxy class, and its instances are compared by value.
 
-Between a program and its tests, an operator is asked for only where that shows the program nothing it should find out
-for itself: on two of its own objects, and on what the tests have made of its classes (`Vector(1, 2) * 3`). A result of
-some class that the tests did not call cannot say what it equals.
+The tests forward an operator to the program only if that reveals nothing the program should find out for itself: if
+both operands are the program's own objects, or if the tests created the object by calling its class
+(`Vector(1, 2) * 3`). So an object that the program returned cannot claim to equal the expected value.
 """
 
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-COMPARING = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
-_ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "lshift", "rshift", "and", "or")
-CALCULATING = (
+COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
+_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "lshift", "rshift", "and", "or")
+OPERATORS = (
     "__contains__",
-    *(f"__{side}{name}__" for name in (*_ARITHMETIC, "xor", "divmod") for side in ("", "r")),
-    *(f"__i{name}__" for name in (*_ARITHMETIC, "xor")),
+    *(f"__{side}{name}__" for name in (*_BINARY, "xor", "divmod") for side in ("", "r")),
+    *(f"__i{name}__" for name in (*_BINARY, "xor")),
 )
-ASKING = (
+"""Forwarded to the program only where it may see the operands, as comparisons are."""
+FORWARDED = (
     *("__len__", "__bool__", "__iter__", "__next__", "__reversed__", "__getitem__", "__setitem__", "__delitem__"),
     *("__call__", "__enter__", "__exit__", "__str__", "__repr__", "__format__", "__bytes__", "__hash__", "__int__"),
     *("__float__", "__complex__", "__index__", "__round__", "__trunc__", "__floor__", "__ceil__", "__neg__", "__pos__"),
     *("__abs__", "__invert__", "__fspath__", "__aiter__", "__anext__", "__aenter__", "__aexit__", "__length_hint__"),
 )
-SPECIAL = frozenset((*COMPARING, *CALCULATING, *ASKING, "__await__"))
-"""The methods that Python looks for in a class and not in an object."""
-BASES: tuple[type, ...] = (int, float, str, bytes, tuple, frozenset, complex)
-"""What a class may derive from and still be one here: nothing in them can change."""
+"""Always forwarded."""
+SPECIAL_METHODS = frozenset((*COMPARISONS, *OPERATORS, *FORWARDED, "__await__"))
+"""The methods that Python looks up in an object's class and not in the object."""
+VALUE_TYPES: tuple[type, ...] = (int, float, str, bytes, tuple, frozenset, complex)
+"""The immutable types. The proxy class of a class that derives from one derives from it too."""
 COLLECTIONS: tuple[type, ...] = (list, dict, set, deque, bytearray)
 
 _STATE = "_freerun"
@@ -38,19 +40,28 @@ _STATE = "_freerun"
 class Peer(Protocol):
     """The other process."""
 
-    guarded: bool
-    """It may not be shown what it is compared with."""
+    untrusted: bool
+    """Whether it must not learn what its results are compared with."""
 
-    def ask(self, what: str, *operands: Any, **named: Any) -> Any: ...
+    def ask(self, operation: str, *operands: Any, **named: Any) -> Any: ...
 
 
-class Mirror(type):
-    """Stands for a class of the other process. `state`: the peer, its number, and whether the tests made it."""
+class ProxyClass(type):
+    """The type of proxy classes."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> "ProxyClass":
+        """Called for class statements. `make_class` creates the proxy classes of existing classes."""
+        peer = next(state(base)[0] for base in bases if isinstance(base, ProxyClass))
+        if not peer.untrusted:
+            return super().__new__(cls, name, bases, namespace, **options)
+        from freerun.sandbox.inside.subclassing import define_subclass
+
+        return define_subclass(peer, name, bases, namespace, options)
 
     def __call__(cls, *args: Any, **named: Any) -> Any:
         made = state(cls)[0].ask("call", cls, *args, **named)
         if type(made) is cls:
-            own(made)
+            mark_as_made_by_tests(made)
         return made
 
     def __getattr__(cls, name: str) -> Any:
@@ -79,7 +90,7 @@ class Mirror(type):
 
 
 class Proxy:
-    """An object over there."""
+    """The base class of proxy classes: forwards what is done to an object."""
 
     __slots__ = ()
 
@@ -106,48 +117,51 @@ class Proxy:
 
 
 def state(thing: Any) -> tuple[Peer, int, bool]:
-    get = type.__getattribute__ if isinstance(thing, Mirror) else object.__getattribute__
+    """A proxy's peer, its object's number there, and whether the tests created that object."""
+    get = type.__getattribute__ if isinstance(thing, ProxyClass) else object.__getattribute__
     found: tuple[Peer, int, bool] = get(thing, _STATE)
     return found
 
 
-def is_mirrored(value: Any) -> bool:
-    """Whether it stands for something of the other side's."""
-    return isinstance(type(value), Mirror) or (isinstance(value, Mirror) and _STATE in vars(value))
+def is_proxy(value: Any) -> bool:
+    """Whether it is a proxy for an object or a class of the other side."""
+    return isinstance(type(value), ProxyClass) or (isinstance(value, ProxyClass) and _STATE in vars(value))
 
 
-def own(thing: Any) -> None:
+def mark_as_made_by_tests(thing: Any) -> None:
     peer, number, _ = state(thing)
     object.__setattr__(thing, _STATE, (peer, number, True))
 
 
-def make_class(peer: Peer, number: int, name: str, bases: list[type], special: list[str], like: type | None) -> Mirror:
-    """The class that stands for one over there. `like` is the nearest class of Python's own that it derives from."""
-    kept = [base for base in bases if isinstance(base, Mirror) or issubclass(base, BaseException) or base in BASES]
-    solid = next((base for base in BASES if like and issubclass(like, base)), None)
-    if solid and not any(issubclass(base, solid) for base in kept):
-        kept = [solid]
-    space = _space(special, solid, like)
+def make_class(
+    peer: Peer, number: int, name: str, bases: list[type], special: list[str], like: type | None
+) -> ProxyClass:
+    """Create the proxy class for a class of the peer. `like` is its nearest base class that both sides have."""
+    kept = [
+        base for base in bases if isinstance(base, ProxyClass) or issubclass(base, BaseException) or base in VALUE_TYPES
+    ]
+    base_type = next((base for base in VALUE_TYPES if like and issubclass(like, base)), None)
+    if base_type and not any(issubclass(base, base_type) for base in kept):
+        kept = [base_type]
+    namespace = _namespace(special, base_type, like)
+    has_proxy_base = any(isinstance(base, ProxyClass) for base in kept)
     try:
-        made = type.__new__(Mirror, name, (*kept,) if any(map(_stands, kept)) else (Proxy, *kept), space)
-    except TypeError:  # bases that cannot be put together here
-        made = type.__new__(Mirror, name, (Proxy,), space)
+        made = type.__new__(ProxyClass, name, (*kept,) if has_proxy_base else (Proxy, *kept), namespace)
+    except TypeError:  # base classes that cannot be combined here
+        made = type.__new__(ProxyClass, name, (Proxy,), namespace)
     type.__setattr__(made, _STATE, (peer, number, False))
     return made
 
 
-def _stands(base: type) -> bool:
-    return isinstance(base, Mirror)
-
-
-def make_object(kind: Mirror, peer: Peer, number: int, value: Any) -> Any:
-    """`value`: of one that derives from a plain type or an exception, what it is as such."""
+def make_object(kind: ProxyClass, peer: Peer, number: int, value: Any) -> Any:
+    """Create the proxy for an object of the peer. `value` is its value as an instance of its immutable base type, or
+    its arguments if it is an exception."""
     made: Any
     if issubclass(kind, BaseException):
         made = kind.__new__(kind, *value)
         made.args = tuple(value)
-    elif solid := next((base for base in BASES if issubclass(kind, base)), None):
-        make: Any = solid.__new__
+    elif base_type := next((base for base in VALUE_TYPES if issubclass(kind, base)), None):
+        make: Any = base_type.__new__
         made = make(kind, value)
     else:
         made = object.__new__(kind)
@@ -155,50 +169,53 @@ def make_object(kind: Mirror, peer: Peer, number: int, value: Any) -> Any:
     return made
 
 
-def _space(special: list[str], solid: type | None, like: type | None) -> dict[str, Any]:
-    space: dict[str, Any] = {"__doc__": property(lambda self: state(self)[0].ask("attribute", self, "__doc__"))}
-    if solid is None:
-        space["__dict__"] = property(lambda self: state(self)[0].ask("attribute", self, "__dict__"))
+def _namespace(special: list[str], base_type: type | None, like: type | None) -> dict[str, Any]:
+    """The attributes of a proxy class: the special methods, each forwarded, and a few that Python itself looks for."""
+    namespace: dict[str, Any] = {"__doc__": property(lambda self: state(self)[0].ask("attribute", self, "__doc__"))}
+    if base_type is None:
+        namespace["__dict__"] = property(lambda self: state(self)[0].ask("attribute", self, "__dict__"))
         if like is not None and not issubclass(like, BaseException):
-            space["__class__"] = property(lambda self: like)
+            namespace["__class__"] = property(lambda self: like)
     collection = next((kind for kind in COLLECTIONS if like and issubclass(like, kind)), None)
     for name in special:
         if name == "__call__":
-            space[name] = _call
-        elif name in ASKING:
-            space[name] = _asking(name)
-        elif name in COMPARING or name in CALCULATING:
-            space[name] = _operator(name, solid, collection)
+            namespace[name] = _call
+        elif name in FORWARDED:
+            namespace[name] = _forward(name)
+        elif name in COMPARISONS or name in OPERATORS:
+            namespace[name] = _operator(name, base_type, collection)
     if "__await__" in special:
-        space["__await__"] = lambda self: awaiting(self).__await__()
-    if "__eq__" in space and "__hash__" not in special:
-        space["__hash__"] = None
-    elif "__hash__" in space and solid is not None:
-        space["__hash__"] = solid.__hash__
-    return space
+        namespace["__await__"] = lambda self: run_remotely(self).__await__()
+    if "__eq__" in namespace and "__hash__" not in special:
+        namespace["__hash__"] = None
+    elif "__hash__" in namespace and base_type is not None:
+        namespace["__hash__"] = base_type.__hash__
+    return namespace
 
 
 def _call(self: Any, *args: Any, **named: Any) -> Any:
     return state(self)[0].ask("call", self, *args, **named)
 
 
-def _asking(name: str) -> Callable[..., Any]:
+def _forward(name: str) -> Callable[..., Any]:
     def ask(self: Any, *operands: Any) -> Any:
         return state(self)[0].ask("special", self, name, *operands)
 
     return ask
 
 
-def _operator(name: str, solid: type | None, collection: type | None) -> Callable[..., Any]:
+def _operator(name: str, base_type: type | None, collection: type | None) -> Callable[..., Any]:
+    """An operator that is forwarded only where the program may see its operands."""
+
     def operate(self: Any, *operands: Any) -> Any:
-        peer, _, owned = state(self)
-        if owned or not peer.guarded or all(map(is_mirrored, operands)):
+        peer, _, made_by_tests = state(self)
+        if made_by_tests or not peer.untrusted or all(map(is_proxy, operands)):
             result = peer.ask("special", self, name, *operands)
-            if owned and type(result) is type(self):
-                own(result)
+            if made_by_tests and type(result) is type(self):
+                mark_as_made_by_tests(result)
             return result
-        if solid is not None:
-            return getattr(solid, name)(self, *operands)
+        if base_type is not None:
+            return getattr(base_type, name)(self, *operands)
         if collection is not None:
             return getattr(collection, name, _undefined)(peer.ask("contents", self), *operands)
         if name == "__contains__":
@@ -212,8 +229,8 @@ def _undefined(*_: Any) -> Any:
     return NotImplemented
 
 
-async def awaiting(thing: Any) -> Any:
-    """Start it over there, let others be started too, and wait for it."""
+async def run_remotely(thing: Any) -> Any:
+    """Start a coroutine of the peer, let others start too, and wait for its result."""
     from asyncio import sleep
 
     peer = state(thing)[0]

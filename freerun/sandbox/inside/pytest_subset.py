@@ -1,4 +1,7 @@
-"""What tests use of pytest, where it is not installed: raises, approx, parametrize, fixtures, skip. `as_module()`."""
+"""The part of pytest that tests commonly use, for containers, which do not have pytest itself: `as_module()`.
+
+raises, approx, parametrize, fixtures, skip.
+"""
 
 import itertools
 import math
@@ -12,7 +15,7 @@ _MARKS = "_freerun_marks"
 
 
 class Skipped(BaseException):
-    """The test does not apply."""
+    """The test asked to be skipped."""
 
 
 class Failed(AssertionError):
@@ -74,7 +77,7 @@ def raises(expected: Any, *call: Any, match: str | None = None, **named: Any) ->
 
 
 class Approx:
-    """Equal to what is near it: by a millionth of it, or 1e-12, unless said otherwise."""
+    """Equals values close to it: within a millionth of it, or 1e-12, unless the test chooses other tolerances."""
 
     __array_ufunc__ = None
     __array_priority__ = 100
@@ -84,30 +87,30 @@ class Approx:
         self._rel, self._abs, self._nan_ok = rel, abs, nan_ok
 
     def __eq__(self, actual: object) -> bool:
-        return self._near(actual, self._expected)
+        return self._is_close(actual, self._expected)
 
     def __hash__(self) -> int:
-        raise TypeError("approx is not to be hashed")
+        raise TypeError("approx cannot be hashed")
 
     def __repr__(self) -> str:
         return f"approx({self._expected!r})"
 
-    def _near(self, actual: Any, expected: Any) -> bool:
+    def _is_close(self, actual: Any, expected: Any) -> bool:
         if hasattr(expected, "tolist"):
             expected = expected.tolist()
         if hasattr(actual, "tolist"):
             actual = actual.tolist()
         if isinstance(expected, Mapping):
-            keys = isinstance(actual, Mapping) and actual.keys() == expected.keys()
-            return keys and all(self._near(actual[key], expected[key]) for key in expected)
+            same_keys = isinstance(actual, Mapping) and actual.keys() == expected.keys()
+            return same_keys and all(self._is_close(actual[key], expected[key]) for key in expected)
         if isinstance(expected, Sequence) and not isinstance(expected, str | bytes):
-            alike = isinstance(actual, Sequence) and len(actual) == len(expected)
-            return alike and all(self._near(a, e) for a, e in zip(actual, expected, strict=True))
+            same_length = isinstance(actual, Sequence) and len(actual) == len(expected)
+            return same_length and all(self._is_close(a, e) for a, e in zip(actual, expected, strict=True))
         if isinstance(expected, bool) or not isinstance(expected, int | float | complex):
-            return bool(actual == expected) or self._near_number(actual, expected)
-        return self._near_number(actual, expected)
+            return bool(actual == expected) or self._is_close_number(actual, expected)
+        return self._is_close_number(actual, expected)
 
-    def _near_number(self, actual: Any, expected: Any) -> bool:
+    def _is_close_number(self, actual: Any, expected: Any) -> bool:
         try:
             if actual == expected:
                 return True
@@ -123,7 +126,7 @@ class Approx:
 
 
 class Mark:
-    """`pytest.mark`: parametrize, skip, skipif and xfail mean something, the others nothing."""
+    """`pytest.mark`: parametrize, skip, skipif and xfail have an effect, others have none."""
 
     def __getattr__(self, name: str) -> Any:
         return _Marker(name)
@@ -154,17 +157,17 @@ def param(*values: Any, **_: Any) -> Param:
 
 
 def calls_of(test: Callable[..., Any]) -> Iterator[dict[str, Any]]:
-    """The arguments of each call that its marks ask for: one without any, if there are none."""
+    """The arguments of each call that a test's marks ask for: a single call without arguments if it has no marks."""
     marks = [*getattr(test, _MARKS, []), *getattr(type(getattr(test, "__self__", None)), _MARKS, [])]
     for name, args, _ in marks:
         if name == "skip" or (name == "skipif" and args and args[0]) or name == "xfail":
             return
-    sets = [list(_sets(*args, **named)) for name, args, named in reversed(marks) if name == "parametrize"]
+    sets = [list(_parameter_sets(*args, **named)) for name, args, named in reversed(marks) if name == "parametrize"]
     for chosen in itertools.product(*sets):
         yield {name: value for one in chosen for name, value in one.items()}
 
 
-def _sets(argnames: Any, argvalues: Any, **_: Any) -> Iterator[dict[str, Any]]:
+def _parameter_sets(argnames: Any, argvalues: Any, **_: Any) -> Iterator[dict[str, Any]]:
     names = [name.strip() for name in argnames.split(",")] if isinstance(argnames, str) else list(argnames)
     for values in argvalues:
         each = values.values if isinstance(values, Param) else (values,) if len(names) == 1 else values

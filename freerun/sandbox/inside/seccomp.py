@@ -1,7 +1,8 @@
-"""Which system calls a program in the sandbox may make.
+"""The filter of system calls for programs in the sandbox.
 
-A list of what is forbidden: other processes' memory, mounts and namespaces, sockets but AF_UNIX, keys, BPF, io_uring,
-tracing, clocks, kernel modules, memory that belongs to no process. What came after `LAST_KNOWN` does not exist.
+It forbids access to other processes' memory, mounts and namespaces, sockets other than AF_UNIX, keys, BPF, io_uring,
+tracing, setting clocks, kernel modules, and memory that belongs to no process. Calls newer than `LAST_KNOWN` fail as if
+the kernel did not have them.
 """
 
 import ctypes
@@ -15,7 +16,7 @@ FORBIDDEN = (
     # other processes
     *("ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "kcmp", "process_madvise", "process_mrelease"),
     *("perf_event_open", "migrate_pages", "move_pages"),
-    # namespaces, mounts, ways round the file system's names
+    # namespaces, mounts, access to files other than by their paths
     *("mount", "umount2", "pivot_root", "chroot", "unshare", "setns", "open_tree", "move_mount", "fsopen", "fsconfig"),
     *("fsmount", "fspick", "mount_setattr", "name_to_handle_at", "open_by_handle_at", "fanotify_init", "fanotify_mark"),
     *("quotactl", "quotactl_fd", "sysfs", "ustat", "lookup_dcookie", "nfsservctl"),
@@ -24,13 +25,13 @@ FORBIDDEN = (
     *("query_module", "get_kernel_syms", "reboot", "syslog", "swapon", "swapoff", "acct", "vhangup", "iopl", "ioperm"),
     *("modify_ldt", "uselib", "_sysctl", "settimeofday", "clock_settime", "adjtimex", "clock_adjtime"),
     *("sethostname", "setdomainname", "seccomp"),
-    # what outlives a process, or is memory that no limit counts
+    # what outlives a process, or uses memory that no limit counts
     *("add_key", "request_key", "keyctl", "shmget", "shmat", "shmctl", "shmdt", "semget", "semop", "semctl"),
     *("semtimedop", "msgget", "msgsnd", "msgrcv", "msgctl", "mq_open", "mq_unlink", "mq_timedsend", "mq_timedreceive"),
     *("mq_notify", "mq_getsetattr", "memfd_create", "memfd_secret", "inotify_init", "inotify_init1"),
-    # what there is a fixed amount of on the machine, or what stops all of it
+    # what the machine has a fixed amount of, or what stalls the whole machine
     *("io_setup", "io_destroy", "io_submit", "io_cancel", "io_getevents", "io_pgetevents", "sync", "syncfs"),
-    # rich in bugs, and needed by nobody here
+    # known for kernel bugs, and not needed by programs here
     *("io_uring_setup", "io_uring_enter", "io_uring_register", "userfaultfd", "vmsplice", "mbind", "set_mempolicy"),
     *("set_mempolicy_home_node",),
 )
@@ -57,7 +58,7 @@ _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in the kernel's struct 
 
 
 def install() -> None:
-    """For this process and all its descendants, for good. It must have set no_new_privs."""
+    """Install the filter for this process and all its descendants, for good. no_new_privs must be set."""
     program = build()
     code = ctypes.create_string_buffer(program)
     header = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(code)))
@@ -68,7 +69,7 @@ def build() -> bytes:
     rules = [
         _step(_LOAD, _ARCHITECTURE),
         _step(_EQUAL, _AUDIT_ARCH[platform.machine()], 1, 0),
-        _step(_RETURN, _KILL),  # 32-bit calls have other numbers
+        _step(_RETURN, _KILL),  # 32-bit calls, which have other numbers
         _step(_LOAD, _NUMBER),
     ]
     for name in FORBIDDEN:
@@ -77,20 +78,20 @@ def build() -> bytes:
     rules += _when("clone", 0, _ANY_BIT, _NAMESPACES, refused=True, code=errno.EPERM)
     rules += _when("socket", 0, _EQUAL, _AF_UNIX, refused=False, code=errno.EAFNOSUPPORT)
     rules += _when("socketpair", 0, _EQUAL, _AF_UNIX, refused=False, code=errno.EAFNOSUPPORT)
-    rules += _when("prlimit64", 0, _EQUAL, 0, refused=False, code=errno.EPERM)  # its own limits only
+    rules += _when("prlimit64", 0, _EQUAL, 0, refused=False, code=errno.EPERM)  # only its own limits
     rules += _when("personality", 0, _EQUAL, _ASK_PERSONALITY, refused=False, code=errno.EPERM)
-    rules += _when("setsockopt", 2, _EQUAL, _SO_SNDBUF, refused=True, code=errno.EPERM)  # memory that no limit counts
-    rules += _when("mmap", 3, _ANY_BIT, _MAP_HUGETLB, refused=True, code=errno.EPERM)  # the machine's, and few
+    rules += _when("setsockopt", 2, _EQUAL, _SO_SNDBUF, refused=True, code=errno.EPERM)  # uses uncounted memory
+    rules += _when("mmap", 3, _ANY_BIT, _MAP_HUGETLB, refused=True, code=errno.EPERM)  # huge pages are few
     rules += _when("ioctl", 1, _EQUAL, _TIOCSTI, refused=True, code=errno.EPERM)
     rules += _when("ioctl", 1, _EQUAL, _TIOCLINUX, refused=True, code=errno.EPERM)
-    # clone3 hides its flags behind a pointer; told that there is none, C libraries use clone.
+    # clone3 hides its flags behind a pointer; where it does not exist, C libraries use clone.
     rules += [_step(_EQUAL, syscalls.number("clone3") or 0, 0, 1), _refuse(errno.ENOSYS)]
     rules += [_step(_ABOVE, syscalls.LAST_KNOWN, 0, 1), _refuse(errno.ENOSYS)]  # the x32 numbers too
     return b"".join([*rules, _step(_RETURN, _ALLOW)])
 
 
 def _when(name: str, argument: int, test: int, value: int, *, refused: bool, code: int) -> list[bytes]:
-    """Refuse a call when the low half of its argument passes the test, or (`refused=False`) when it does not."""
+    """Refuse a call if the low half of its argument passes the test, or (`refused=False`) if it does not."""
     steps = [
         _step(_LOAD, _ARGUMENTS + 8 * argument),
         _step(test, value, 0, 1) if refused else _step(test, value, 1, 0),

@@ -1,4 +1,4 @@
-"""The system calls that Python does not have, on x86-64 and aarch64. Each raises OSError when the kernel refuses."""
+"""System calls that Python does not offer, on x86-64 and aarch64. Each raises OSError if the kernel refuses."""
 
 import ctypes
 import os
@@ -123,7 +123,7 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "vmsplice": (278, 75),
 }
 LAST_KNOWN = 450
-"""The highest number that was looked at. What a later kernel added stays unknown to a program in the sandbox."""
+"""The highest number that was reviewed. Calls that later kernels added do not exist for a program in the sandbox."""
 
 ARCHITECTURES = {"x86_64": 0, "aarch64": 1}
 
@@ -138,7 +138,7 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_
 PR_SET_SECCOMP, PR_CAP_AMBIENT_CLEAR_ALL, SECCOMP_MODE_FILTER = 22, 4, 2
 CAP_KILL, CAP_SETGID, CAP_SETUID, CAP_SETPCAP, CAP_SYS_ADMIN = 5, 6, 7, 8, 21
 
-# PyDLL: a raw clone must not let go of the interpreter's lock, which its child would have to take again.
+# PyDLL, because a raw clone must not release the interpreter's lock: its child could not acquire it again.
 _libc = ctypes.PyDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 
@@ -169,26 +169,26 @@ def mount(kind: str, target: str, flags: int, options: str = "") -> None:
 
 
 def make_read_only(tree: int, *, devices: bool = False, below: bool = True) -> None:
-    """An open tree and all mounts below, whatever flags they have already. Devices are usable only where asked for."""
+    """Make an open mount tree read-only, with all mounts below it. Its device files work only if `devices` is set."""
     attributes = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | (0 if devices else MOUNT_ATTR_NODEV)
     request = struct.pack("QQQQ", attributes, 0, 0, 0)
     syscall("mount_setattr", tree, b"", AT_EMPTY_PATH | (AT_RECURSIVE if below else 0), request, len(request))
 
 
 def set_capabilities(mask: int) -> None:
-    """Effective and permitted; nothing is inheritable."""
+    """Set the effective and permitted capabilities; none is inheritable."""
     header = struct.pack("Ii", 0x20080522, 0)
     low, high = mask & 0xFFFFFFFF, mask >> 32
     syscall("capset", header, struct.pack("6I", low, low, 0, high, high, 0))
 
 
 def keep_in_bounding_set(kept: set[int]) -> None:
-    """A program that is executed later cannot have more than these, whoever it runs as."""
+    """Limit the capabilities that programs executed later can have, whichever user they run as."""
     for capability in range(64):
         if capability not in kept:
             try:
                 prctl(PR_CAPBSET_DROP, capability)
             except OSError:
                 if capability == 0:
-                    raise  # not allowed to; else: past the last capability that this kernel has
+                    raise  # we are not allowed to; any other is past the last capability of this kernel
                 return

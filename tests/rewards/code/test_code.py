@@ -34,8 +34,8 @@ PROBLEMS: dict[str, tuple[str, str, str]] = {
         "assert candidate('a b a') == {'a': 2, 'b': 1}\nassert candidate('') == {}",
         "from collections import Counter\nreturn Counter(text.split())",
     ),
-    "plan_memory": (
-        "def plan_memory(a, b):\n",
+    "divide": (
+        "def divide(a, b):\n",
         "assert candidate(6, 3) == 2\n"
         "try:\n    candidate(1, 0)\nexcept ZeroDivisionError:\n    pass\nelse:\n    assert False",
         "return a / b",
@@ -113,7 +113,7 @@ ANSWERS: dict[str, Callable[[str, str], str]] = {
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_right_passes_and_wrong_does_not(name: str) -> None:
+def test_right_answers_pass_and_wrong_ones_fail(name: str) -> None:
     body = PROBLEMS[name][2]
     assert code(problem(name), indented(body)) == Judged(1.0)
     wrong = code(problem(name), "    pass\n")
@@ -123,7 +123,7 @@ def test_right_passes_and_wrong_does_not(name: str) -> None:
 
 @pytest.mark.parametrize("way", ANSWERS)
 @pytest.mark.parametrize("name", ["add", "root"])
-def test_ways_to_write_an_answer(name: str, way: str) -> None:
+def test_programs_are_found_however_they_are_written(name: str, way: str) -> None:
     prompt, _, body = PROBLEMS[name]
     assert code(problem(name), ANSWERS[way](prompt, body)) == Judged(1.0)
 
@@ -196,11 +196,11 @@ def test_calls() -> None:
     assert code(lines, "print(int(input()) + int(input()))").reward == 1.0
 
 
-def test_what_a_program_does_wrong_is_its_own_fault() -> None:
-    strict = Code(cpu_s=0.3, wall_s=1.0, memory_mb=128)
+def test_a_misbehaving_program_earns_zero() -> None:
+    strict = Code(cpu_s=0.3, wall_s=3.0, memory_mb=128)
     details = {
         "    while True: pass": "it used more than 0.3 s of processor time",
-        "    import time; time.sleep(100)": "it took longer than 1 s",
+        "    import time; time.sleep(100)": "it took longer than 3 s",
         "    return bytearray(1 << 30)": "MemoryError (line 2 of the tests)",
         "    import os; os._exit(3)": "the program ended before the tests did",
         "    import os; os.abort()": "the program ended before the tests did: it was ended by a signal (Aborted)",
@@ -224,7 +224,7 @@ def test_other_languages() -> None:
         code(task(test_list=["assert f()"], language="bash"), "x")
 
 
-def test_one_sandbox_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_process_has_its_own_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judging, "_sandboxes", {})
     mine = judging._sandbox()
     assert isinstance(mine, Sandbox)

@@ -6,8 +6,8 @@ import pytest
 
 from freerun.core import ConfigError, RewardError, Task
 from freerun.rewards.code.judge import same_output
-from freerun.rewards.code.programs import header, read
-from freerun.rewards.code.testcases import Asserts, Calls, Scripts, find_tests
+from freerun.rewards.code.programs import find_program, prompt_program
+from freerun.rewards.code.testcases import AssertTests, CallTests, InputOutputTests, find_tests
 from freerun.rewards.config import RewardConfig
 
 
@@ -16,23 +16,23 @@ def task(**extra: Any) -> Task:
 
 
 def test_programs_are_found_and_not_compiled() -> None:
-    assert read("```python\na\n```\n~~~py\nb\n~~~").sources == ["b"]
-    assert read("```bash\na\n```\n```js\nb\n```", "javascript").sources == ["b"]
-    assert read("````python\n```\na\n```\n````").sources == ["```\na\n```"]
-    assert read("```python\na\n```\n```text\nb\n```").sources == ["a"]
-    assert read("1. Here:\n   ```python\n   if a:\n       b\n\n  c\n   ```").sources == ["if a:\n    b\n\nc"]
-    assert read("a", prompt="def f():").sources == ["a", "def f():\na\n", "def f():\n    a\n"]
-    assert header("def f(x):") == "def f(x):\n    pass\n"
-    assert header("Write a function.") == header("x = 1") == ""
+    assert find_program("```python\na\n```\n~~~py\nb\n~~~").sources == ["b"]
+    assert find_program("```bash\na\n```\n```js\nb\n```", "javascript").sources == ["b"]
+    assert find_program("````python\n```\na\n```\n````").sources == ["```\na\n```"]
+    assert find_program("```python\na\n```\n```text\nb\n```").sources == ["a"]
+    assert find_program("1. Here:\n   ```python\n   if a:\n       b\n\n  c\n   ```").sources == ["if a:\n    b\n\nc"]
+    assert find_program("a", prompt="def f():").sources == ["a", "def f():\na\n", "def f():\n    a\n"]
+    assert prompt_program("def f(x):") == "def f(x):\n    pass\n"
+    assert prompt_program("Write a function.") == prompt_program("x = 1") == ""
 
 
-def test_what_asserts_ask_for() -> None:
+def test_the_function_under_test_is_found() -> None:
     asserts = ["assert set(f((3, 4))) == set((4,))", "g = 1\nassert g(2)"]
-    assert Asserts(None, asserts).defines == "f"
-    assert Asserts(None, asserts, "def f(x): ...").defines is None
-    assert Asserts(None, ["assert math.isclose(area(2), 4)"], "import math").defines == "area"
-    assert Asserts(None, ["assert [h(x) for h in hs]", "assert k(1)"]).defines == "k"
-    assert Asserts(None, ["assert ("]).defines is None
+    assert AssertTests(None, asserts).defines == "f"
+    assert AssertTests(None, asserts, "def f(x): ...").defines is None
+    assert AssertTests(None, ["assert math.isclose(area(2), 4)"], "import math").defines == "area"
+    assert AssertTests(None, ["assert [h(x) for h in hs]", "assert k(1)"]).defines == "k"
+    assert AssertTests(None, ["assert ("]).defines is None
 
 
 def test_output_is_compared_by_words() -> None:
@@ -47,18 +47,18 @@ def test_output_is_compared_by_words() -> None:
 
 
 def test_where_tests_are_found() -> None:
-    assert find_tests(task(test_list='["assert f()"]')) == Asserts(None, ["assert f()"], "")
-    assert find_tests(Task("t", "", [], '["assert f()"]')) == Asserts(None, ["assert f()"])
-    assert find_tests(Task("t", "", [], "assert f()")) == Asserts(None, ["assert f()"])
-    assert find_tests(Task("t", "", [], '[{"input": "1", "output": 2}]')) == Scripts([("1", "2")])
-    assert find_tests(task(tests=[{"args": [1], "expected": 2}], fn_name="f")) == Calls("f", [([1], [2])])
+    assert find_tests(task(test_list='["assert f()"]')) == AssertTests(None, ["assert f()"], "")
+    assert find_tests(Task("t", "", [], '["assert f()"]')) == AssertTests(None, ["assert f()"])
+    assert find_tests(Task("t", "", [], "assert f()")) == AssertTests(None, ["assert f()"])
+    assert find_tests(Task("t", "", [], '[{"input": "1", "output": 2}]')) == InputOutputTests([("1", "2")])
+    assert find_tests(task(tests=[{"args": [1], "expected": 2}], fn_name="f")) == CallTests("f", [([1], [2])])
     for wrong in (task(), task(tests=[]), task(tests=[{"args": [1], "expected": 2}]), task(test_list=[1])):
         with pytest.raises(RewardError, match="task t"):
             find_tests(wrong)
 
 
 def test_programs_must_not_outlast_their_judge() -> None:
-    """A program that hangs would cost the judge its life, and be no 0 but a failure."""
+    """Otherwise a program that hangs would get its judge killed: a failed judgement instead of a 0."""
     for judge, timeout_s in (
         ("code", 8.0),
         ({"name": "code", "wall_s": 30}, 20),
@@ -67,6 +67,6 @@ def test_programs_must_not_outlast_their_judge() -> None:
         with pytest.raises(ConfigError) as caught:
             RewardConfig(judge=judge, timeout_s=timeout_s).check()
     assert str(caught.value) == (
-        "the judge code gives programs 8 s, and is itself killed after 4 s: raise timeout_s above 8, or lower the "
+        "the judge code gives programs 8 s, but is itself killed after 4 s: raise timeout_s above 8, or lower the "
         "judge's wall_s, as in {name: code, wall_s: 3.2}"
     )

@@ -13,8 +13,9 @@ from freerun.rewards.math import math
 from freerun.rewards.service import JudgeService
 
 RIGHT: dict[str, list[tuple[str, str]]] = {
-    "where the answer stands": [
+    "where the answer is": [
         ("72", "72"),
+        ("10 cubic feet", "10 cu. ft"),
         ("72", "The answer is 72."),
         ("72", "the final answer is: 72"),
         ("72", "**Answer:** 72"),
@@ -641,7 +642,7 @@ def test_wrong(answer: str, text: str) -> None:
 
 
 def test_the_suite_of_our_own() -> None:
-    """Every one of its rows, as `freerun bench judge --suite` reads them; tests/launch has the comparison."""
+    """Every one of its rows, as `freerun bench judge --suite` reads them; tests/bench has the comparison."""
     rows = [json.loads(line) for line in (Path(__file__).parent / "math_answers.jsonl").read_text().splitlines()]
     assert len(rows) > 1200
     assert [row for row in rows if judged(row["reference"], row["answer"]).reward != row["expected"]] == []

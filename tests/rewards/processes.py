@@ -4,7 +4,7 @@ import os
 import select
 
 
-def wait_until_gone(pidfd: int) -> None:
+def wait_until_ended(pidfd: int) -> None:
     """A pidfd opened while it lived becomes readable when it ends."""
     readable, _, _ = select.select([pidfd], [], [], 10)
     os.close(pidfd)

@@ -1,8 +1,8 @@
-"""A container without bubblewrap: `enter(plan)` leaves the machine behind, step by step, and executes the forkserver.
+"""A container without bubblewrap: `enter(plan)` isolates this process and executes the forkserver.
 
-For this process and its children there is then no network, no other process, and no file system but a read-only view of
-what an interpreter needs. Needs Linux 5.14, and to be root or to be allowed user namespaces. Nothing is written to any
-disk, and all of it is gone when the last process in it ends.
+The process and its children then see no network, no other processes, and no file system except a read-only view of what
+an interpreter needs. Requires Linux 5.14, and root or permission to create user namespaces. Nothing is written to disk,
+and the container disappears when its last process ends.
 """
 
 import json
@@ -16,13 +16,14 @@ from freerun.sandbox.inside import syscalls
 from freerun.sandbox.inside.lockdown import KEPT_CAPABILITIES
 
 ROOT = "/tmp"
-"""Where the new root is put together: any folder that exists, covered by a mount that nobody else sees."""
+"""Where the new root is assembled: any existing folder, covered by a mount that no other process sees."""
 
 
 def enter(plan: dict[str, Any]) -> NoReturn:
-    """`binds` ([from, to], read-only), `devices`, `links` ([target, name]), `folders`, `user_namespace`, `argv`."""
+    """The plan: `binds` ([from, to], read-only), `devices`, `links` ([target, name]), `folders`, `user_namespace`,
+    `control` and `argv`."""
     os.umask(0o022)
-    _leave_namespaces(plan["user_namespace"])
+    _unshare(plan["user_namespace"])
     trees = [(_open_tree(source), place) for source, place in plan["binds"]]
     trees += [(_open_tree(device, devices=True), device) for device in plan["devices"]]
     syscalls.mount("tmpfs", ROOT, syscalls.MS_NOSUID | syscalls.MS_NODEV, "size=1m,mode=755")
@@ -32,11 +33,11 @@ def enter(plan: dict[str, Any]) -> NoReturn:
         os.symlink(target, ROOT + name)
     for folder in plan["folders"]:
         os.makedirs(ROOT + folder, exist_ok=True)
-    _make_root()
+    _change_root()
     _execute(plan["argv"], plan["control"])
 
 
-def _leave_namespaces(user_namespace: bool) -> None:
+def _unshare(user_namespace: bool) -> None:
     user, group = os.getuid(), os.getgid()
     flags = syscalls.CLONE_NEWNS | syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNET | syscalls.CLONE_NEWIPC
     flags |= syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWCGROUP
@@ -46,7 +47,7 @@ def _leave_namespaces(user_namespace: bool) -> None:
             with open(f"/proc/self/{name}", "w") as file:
                 file.write(line)
     syscalls.mount("none", "/", syscalls.MS_REC | syscalls.MS_PRIVATE)
-    syscalls.syscall("sethostname", b"container", 4)
+    syscalls.syscall("sethostname", b"container", len(b"container"))
 
 
 def _open_tree(source: str, *, devices: bool = False) -> int:
@@ -66,8 +67,8 @@ def _attach(tree: int, place: str) -> None:
     os.close(tree)
 
 
-def _make_root() -> None:
-    """The old root is mounted over the new one by pivot_root(".", "."), and then taken away."""
+def _change_root() -> None:
+    """pivot_root(".", ".") mounts the old root over the new one; then the old root is unmounted."""
     os.chdir(ROOT)
     syscalls.syscall("pivot_root", b".", b".")
     syscalls.syscall("umount2", b".", syscalls.MNT_DETACH)
@@ -78,7 +79,7 @@ def _make_root() -> None:
 
 
 def _execute(argv: list[str], control: int) -> NoReturn:
-    """The first child is process 1 of its namespace. We wait for it, and it does not outlive us."""
+    """Execute the forkserver in a child, process 1 of its namespace. We wait for it, and it does not outlive us."""
     child = os.fork()
     if child == 0:
         syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)

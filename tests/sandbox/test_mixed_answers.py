@@ -12,7 +12,7 @@ from freerun.rewards.code.judge import Code
 from freerun.rewards.config import RewardConfig
 from freerun.rewards.service import JudgeService
 from tests.sandbox.hostile import BOMBS, ESCAPES, FORGERIES
-from tests.sandbox.test_sandbox import GIVEN_BACK, NOT_WAITED_FOR
+from tests.sandbox.test_limits import UNMAPPED_MEMORY, UNWAITED_CHILDREN
 
 CHECK = "def check(candidate):\n    assert candidate(3) == 9\n    assert candidate(-4) == 16\n"
 TASK = Task("squares", "", [], extra={"test": CHECK, "entry_point": "square"})
@@ -29,7 +29,13 @@ end = time.monotonic() + 0.1
 while time.monotonic() < end: pass
 def square(n): return None
 """
-HOSTILE = [*BOMBS.values(), *ESCAPES.values(), *FORGERIES.values(), GIVEN_BACK, NOT_WAITED_FOR.format(seconds=0.01)]
+HOSTILE = [
+    *BOMBS.values(),
+    *ESCAPES.values(),
+    *FORGERIES.values(),
+    UNMAPPED_MEMORY,
+    UNWAITED_CHILDREN.format(seconds=0.01),
+]
 
 
 @pytest.mark.parametrize("seed", range(2))

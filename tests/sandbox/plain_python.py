@@ -1,62 +1,5 @@
-"""Tests mean what they would if the program were in the same process, and are found and run however they are written.
+"""Programs and tests that pass in plain Python: name -> (program, tests)."""
 
-Every program here is right, or wrong, as plain Python has it; by each of the sandboxes that this machine has.
-"""
-
-from collections.abc import Iterator
-from textwrap import dedent
-from typing import Any
-
-import pytest
-
-from freerun.core import ConfigError, DataError, RewardError, Task
-from freerun.rewards.code import judge as judging
-from freerun.rewards.code.judge import Code
-from freerun.rewards.judges import check_tasks
-from freerun.sandbox.base import Backend, Exam, Limits
-from freerun.sandbox.sandbox import Sandbox
-
-
-@pytest.fixture(scope="module", params=list(Backend))
-def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
-    try:
-        with Sandbox(request.param) as sandbox:
-            yield sandbox
-    except ConfigError as refusal:
-        pytest.skip(str(refusal))
-
-
-LIST_NODE = """
-class ListNode:
-    def __init__(self, val=0, next=None):
-        self.val, self.next = val, next
-"""
-LISTS = """
-def build(values):
-    head = None
-    for value in reversed(values): head = ListNode(value, head)
-    return head
-def to_list(node):
-    values = []
-    while node:
-        values.append(node.val)
-        node = node.next
-    return values
-"""
-TURN = """
-def turn(head):
-    before = None
-    while head: head.next, before, head = before, head, head.next
-    return before
-"""
-BUILD_ANEW = """
-def turn(head):
-    first = ListNode(0)
-    while head:
-        first.next = ListNode(head.val, first.next)
-        head = head.next
-    return first.next
-"""
 SHAPES = """
 from collections import Counter, defaultdict, namedtuple
 from dataclasses import dataclass
@@ -179,6 +122,49 @@ def number(): return np.float64(1.5)
 def set_first(values): values[0] = 7
 """
 
+ANIMALS = """
+from abc import ABC, abstractmethod
+class Animal:
+    legs = 4
+    def __init__(self, name): self.name = name
+    def speak(self): return '...'
+    def introduce(self): return f'I am {self.name}: {self.speak()}'
+class Shape(ABC):
+    @property
+    @abstractmethod
+    def area(self): ...
+    def describe(self): return f'area {self.area}'
+class Failure(Exception): pass
+def introduce_all(animals): return [animal.introduce() for animal in animals]
+def fail(kind): raise kind('no')
+"""
+CONSOLE = """
+import sys
+def greet(name): print(f'Hello, {name}!')
+def warn(): print('careful', file=sys.stderr)
+def add_two(): return int(input('first: ')) + int(input())
+def twice(call):
+    print('before')
+    call()
+    print('between')
+    call()
+def raw(): sys.stdout.buffer.write(b'bytes')
+"""
+FILES = """
+import os, random
+LIMIT = 3
+def count_words(path):
+    with open(path) as file: return len(file.read().split())
+def write(path):
+    with open(path, 'w') as file: file.write('written')
+def mode(): return os.environ.get('MODE', 'slow')
+def dice(): return random.randint(1, 6)
+def ask(): return input()
+def helper(): return 1
+def use_helper(): return 2 * helper()
+def limit(): return LIMIT
+"""
+
 AS_PLAIN_PYTHON: dict[str, tuple[str, list[str]]] = {
     "types as arguments": (
         "def f(values, kind): return [v for v in values if isinstance(v, kind)]\ndef t(x): return type(x)",
@@ -261,6 +247,72 @@ AS_PLAIN_PYTHON: dict[str, tuple[str, list[str]]] = {
             "assert inspect.isgenerator(numbers(1)) and list(inspect.signature(numbers).parameters) == ['n']",
         ],
     ),
+    "subclasses in tests": (
+        ANIMALS,
+        [
+            "class Dog(Animal):\n    def speak(self): return f'{self.name} barks'\n"
+            "d = Dog('Rex')\nassert d.speak() == 'Rex barks' and d.introduce() == 'I am Rex: Rex barks'\n"
+            "assert isinstance(d, Dog) and isinstance(d, Animal) and issubclass(Dog, Animal) and Dog.__name__ == 'Dog'",
+            "class Cat(Animal):\n    legs = 3\n    def __init__(self, name, age):\n        super().__init__(name)\n"
+            "        self.age = age\n    def speak(self): return super().speak() + '!'\n"
+            "c = Cat('Tom', 4)\nassert (c.name, c.age, c.legs, Cat.legs, Animal.legs) == ('Tom', 4, 3, 3, 4)\n"
+            "assert c.speak() == '...!' and introduce_all([c]) == ['I am Tom: ...!']",
+            "class Square(Shape):\n    def __init__(self, side): self.side = side\n"
+            "    @property\n    def area(self): return self.side ** 2\n    @classmethod\n"
+            "    def unit(cls): return cls(1)\n    @staticmethod\n    def corners(): return 4\n"
+            "assert Square(3).describe() == 'area 9' and Square.unit().area == 1 and Square(2).corners() == 4\n"
+            "assert sorted([Square(2), Square(1)], key=lambda s: s.area)[0].side == 1",
+            "import pytest\nwith pytest.raises(TypeError): Shape()\n"
+            "class Incomplete(Shape): pass\nwith pytest.raises(TypeError): Incomplete()",
+            "class Equal(Animal):\n    def __eq__(self, other): return self.name == other.name\n"
+            "assert Equal('a') == Equal('a') and Equal('a') != Equal('b')",
+            "class MyError(Failure):\n    def text(self): return 'mine: ' + str(self)\n"
+            "try: fail(MyError)\nexcept Failure as e: assert type(e) is MyError and e.text() == 'mine: no'\n"
+            "else: assert False",
+        ],
+    ),
+    "what the program prints and reads": (
+        CONSOLE,
+        [
+            "def test_print(capsys):\n    greet('Ada')\n    print('tests')\n    warn()\n"
+            "    found = capsys.readouterr()\n    assert found.out == 'Hello, Ada!\\ntests\\n'\n"
+            "    assert found.err == 'careful\\n'\n"
+            "    greet('Bob')\n    out, err = capsys.readouterr()\n    assert (out, err) == ('Hello, Bob!\\n', '')",
+            "import io\nfrom contextlib import redirect_stdout\n"
+            "with redirect_stdout(io.StringIO()) as out: greet('Ada')\n"
+            "greet('nobody')\nassert out.getvalue() == 'Hello, Ada!\\n'",
+            "import io, unittest\nfrom unittest.mock import patch\nclass T(unittest.TestCase):\n"
+            "    @patch('sys.stdout', new_callable=io.StringIO)\n    def test_it(self, out):\n"
+            "        greet('Eve')\n        self.assertEqual(out.getvalue(), 'Hello, Eve!\\n')\n"
+            "    @patch('builtins.input', side_effect=['2', '3'])\n    def test_input(self, read):\n"
+            "        self.assertEqual(add_two(), 5)\n        self.assertEqual(read.call_count, 2)",
+            "def test_order(capsys):\n    twice(lambda: print('callback'))\n"
+            "    assert capsys.readouterr().out == 'before\\ncallback\\nbetween\\ncallback\\n'",
+            "def test_bytes(capsys):\n    raw()\n    assert capsys.readouterr().out == 'bytes'",
+        ],
+    ),
+    "files and patches": (
+        FILES,
+        [
+            "def test_file(tmp_path):\n    (tmp_path / 'a.txt').write_text('one two')\n"
+            "    assert count_words(tmp_path / 'a.txt') == 2 and count_words(str(tmp_path / 'a.txt')) == 2\n"
+            "    write(tmp_path / 'b.txt')\n    assert (tmp_path / 'b.txt').read_text() == 'written'",
+            "def test_patch(monkeypatch):\n    monkeypatch.setenv('MODE', 'fast')\n    assert mode() == 'fast'\n"
+            "    monkeypatch.setattr('random.randint', lambda a, b: b)\n    assert dice() == 6\n"
+            "    import random\n    monkeypatch.setattr(random, 'randint', lambda a, b: a)\n    assert dice() == 1\n"
+            "    monkeypatch.setattr('builtins.input', lambda prompt='': 'typed')\n    assert ask() == 'typed'",
+            "import random\ndef test_undone():\n    assert mode() == 'slow' and random.randint.__name__ == 'randint'",
+            "import solution\ndef test_own(monkeypatch):\n    monkeypatch.setattr(solution, 'helper', lambda: 5)\n"
+            "    assert use_helper() == 10\n    monkeypatch.setattr('solution.LIMIT', 7)\n    assert limit() == 7",
+            "def test_own_undone(): assert use_helper() == 2 and limit() == 3",
+            "from unittest.mock import patch\nwith patch('solution.helper', return_value=4): assert use_helper() == 8\n"
+            "assert use_helper() == 2",
+            "def test_folder(monkeypatch, tmp_path):\n    monkeypatch.chdir(tmp_path)\n    write('here.txt')\n"
+            "    assert (tmp_path / 'here.txt').exists()",
+            "class Box: size = 1\ndef test_local(monkeypatch):\n    monkeypatch.setattr(Box, 'size', 2)\n"
+            "    monkeypatch.setitem(table := {'a': 1}, 'a', 2)\n    assert Box.size == table['a'] == 2",
+        ],
+    ),
     "changes in place": (
         CHANGES,
         [
@@ -299,176 +351,3 @@ AS_PLAIN_PYTHON: dict[str, tuple[str, list[str]]] = {
         ],
     ),
 }
-
-
-def examine(sandbox: Sandbox, program: str, *tests: str, **exam: Any) -> bool:
-    limits = Limits(cpu_s=4, wall_s=8)
-    examined = sandbox.examine([dedent(program)], Exam(**exam, tests=[dedent(test) for test in tests]), limits)
-    passed = examined.finished and examined.results == (True,) * len(tests)
-    return passed or bool(print(examined))  # what was wrong is shown where a test fails
-
-
-@pytest.mark.parametrize("name", AS_PLAIN_PYTHON)
-def test_as_plain_python_would_have_it(sandbox: Sandbox, name: str) -> None:
-    program, tests = AS_PLAIN_PYTHON[name]
-    assert examine(sandbox, program, *tests)
-
-
-@pytest.mark.parametrize("turn", [TURN, BUILD_ANEW])
-def test_helpers_wherever_they_are(sandbox: Sandbox, turn: str) -> None:
-    """In the prompt, in the setup, in the tests, in the answer, or in two of them."""
-    helpers, check = LIST_NODE + LISTS, "assert to_list(turn(build([1, 2, 3]))) == [3, 2, 1]"
-    assert examine(sandbox, turn, check, header=helpers)
-    assert examine(sandbox, turn, check, setup=helpers)
-    assert examine(sandbox, turn, f"{helpers}\n{check}")
-    assert examine(sandbox, LIST_NODE + turn, check, header=helpers)
-    assert examine(sandbox, LIST_NODE + turn, f"{LISTS}\n{check}")
-    assert examine(sandbox, LIST_NODE + turn, f"{helpers}\n{check}")
-    method = "".join(f"    {line}\n" for line in turn.replace("(head)", "(self, head)").splitlines())
-    check = "def check(candidate):\n    assert to_list(candidate(head=build([1, 2]))) == [2, 1]"
-    assert examine(sandbox, f"class Solution:\n{method}", check, header=helpers, entry="Solution().turn")
-
-
-def test_functions_named_like_pythons_own(monkeypatch: pytest.MonkeyPatch, sandbox: Sandbox) -> None:
-    monkeypatch.setattr(judging, "_sandbox", lambda: sandbox)
-    product = "def sum(a, b): return a * b"
-    for extra in (
-        {"test_list": ["assert sum(2, 3) == 6", "assert abs(sum(1, 1) - 1) < 1e-9"]},
-        {"test": "def check(candidate):\n    assert candidate(2, 3) == 6", "entry_point": "sum"},
-        {"test": "assert sum(2, 3) == 6", "prompt": "def sum(a, b):\n"},
-        {"test": "from solution import sum\ndef test(): assert sum(2, 3) == 6"},
-    ):
-        task = Task("t", "", [], extra=extra)
-        assert Code()(task, product).reward == 1.0
-        assert Code()(task, "def sum(a, b): return 7\ndef abs(x): return 0").reward == 0.0
-
-
-HOLES: dict[str, tuple[str, str]] = {
-    "stopping a map": ("def f(x): raise StopIteration", "assert all(map(f, [1, 2]))"),
-    "stopping a map from within": ("def f(x): raise StopIteration", "assert all(map(lambda x: f(x) == x, [1, 2]))"),
-    "stopping a map by an iterator": ("def f(x): return iter([])", "assert all(map(lambda x: next(f(x)) == x, [1]))"),
-    "an endless iterator": (
-        "import itertools\ndef f(): return itertools.count(1)",
-        "import operator\nassert all(map(operator.eq, f(), [1, 2, 3]))",
-    ),
-    "an iterator of nothing": (
-        "def f(): return iter([])",
-        "import operator\nassert all(map(operator.eq, f(), [1, 2, 3]))",
-    ),
-    "the tests' own list": ("def f(x):\n    x.clear()\n    return x", "v = [3, 1]\nassert f(v) == sorted(v)"),
-    "a result that says what it equals": (
-        "class Solution:\n    def f(self, n): return Solution()\n    def __eq__(self, other): return True",
-        "assert Solution().f(3) == 9",
-    ),
-    "a result that is near": (
-        "class Solution:\n    def f(self, n): return Solution()\n    def __sub__(self, other): return 0.0",
-        "assert abs(Solution().f(3) - 9) < 1e-6",
-    ),
-    "no loop at all": ("def f(): return []", "for value in f(): assert value > 0"),
-    "the way from a callback to all": (
-        "def f(call):\n    for name in ('__globals__', '__code__', '__self__', 'gi_frame'):\n"
-        "        try: getattr(call, name)\n        except AttributeError: continue\n        return 9\n    return 0",
-        "def call(): pass\nassert f(call) == 9",
-    ),
-    # what the tests raise of an answer's making is no fault of theirs
-    "text that is no Python": ("def f(x): return ')('", "assert eval(f(1)) == 1"),
-    "a module that is not there": (
-        "def f(x): return 'no_such'",
-        "assert __import__(f(1))",
-    ),
-    "an import error": ("def f(x): raise ImportError('no')", "assert f(1) == 1"),
-    "an object as an argument": ("def f(x): raise SyntaxError", "class Own: pass\nassert f(Own()) == 1"),
-}
-
-
-@pytest.mark.parametrize("name", HOLES)
-def test_what_plain_python_would_let_pass_or_blame_on_the_task(sandbox: Sandbox, name: str) -> None:
-    program, test = HOLES[name]
-    assert not examine(sandbox, program, test)
-
-
-def test_lists_as_long_as_what_they_are_compared_with(sandbox: Sandbox) -> None:
-    assert examine(sandbox, "def f(): return iter([1, 2])", "from operator import *\nassert all(map(eq, f(), [1, 2]))")
-
-
-FIXTURES = """
-import pytest
-@pytest.fixture
-def nine(): return 9
-@pytest.fixture
-def told():
-    log = []
-    yield log
-    assert log
-@pytest.mark.parametrize("n, squared", [(1, 1), pytest.param(3, 9), (-2, 4)])
-@pytest.mark.parametrize("times", [1, 2])
-def test_many(n, squared, times): assert times * f(n) == times * squared
-def test_fixtures(nine, told):
-    told.append(1)
-    assert f(3) == nine == pytest.approx(9.0000001)
-@pytest.mark.skip
-def test_skipped(): assert False
-"""
-STYLES: dict[str, str] = {
-    "a class": "class TestF:\n    def test_a(self): assert f(3) == 9",
-    "a class with its setup": (
-        "class TestF:\n    def setup_method(self, method): self.n = 3\n    def teardown_method(self): assert self.n\n"
-        "    def test_a(self): assert f(self.n) == 9"
-    ),
-    "unittest": "import unittest\nclass Squares(unittest.TestCase):\n    def setUp(self): self.n = 3\n"
-    "    def test_a(self): self.assertEqual(f(self.n), 9)\nif __name__ == '__main__':\n    unittest.main()",
-    "a function": "def test(): assert f(3) == 9",
-    "an async function": "async def test_f(): assert f(3) == 9",
-    "a guard": "def tests():\n    assert f(3) == 9\nif __name__ == '__main__':\n    tests()",
-    "a guard alone": "if __name__ == '__main__':\n    assert f(3) == 9",
-    "a guard that leaves": "import sys, pytest\ndef test_f(): assert f(3) == 9\n"
-    "if __name__ == '__main__':\n    sys.exit(pytest.main([__file__]))",
-    "check without an entry point": "def check(candidate):\n    assert candidate(3) == 9",
-    "another name for it": "def verify(candidate):\n    assert candidate(3) == 9",
-    "pytest": FIXTURES,
-    "raising": "if f(3) != 9: raise ValueError('wrong')",
-    "leaving": "import sys\nif f(3) != 9: sys.exit(1)",
-}
-
-
-@pytest.mark.parametrize("name", STYLES)
-def test_whatever_there_is_is_run(sandbox: Sandbox, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judging, "_sandbox", lambda: sandbox)
-    task = Task("t", "", [], extra={"test": STYLES[name]})
-    Code().check_task(task)
-    assert Code()(task, "def f(n): return n * n").reward == 1.0
-    assert Code()(task, "def f(n): return n * n + 1").reward == 0.0
-    assert Code()(task, "def f(n): pass").reward == 0.0
-
-
-NOTHING = {
-    "nothing": "",
-    "a comment": "# assert f(3) == 9",
-    "only a call": "f(3)",
-    "what is always so": "def test_f():\n    f(3)\n    assert True",
-    "a function that nobody calls": "def helper():\n    assert f(3) == 9",
-    "a class without tests": "class TestF:\n    def helper(self): assert f(3) == 9",
-    "printing": "print(f(3) == 9)",
-}
-
-
-@pytest.mark.parametrize("name", NOTHING)
-def test_tests_that_assert_nothing_are_refused(name: str) -> None:
-    """Before a run, by the task's name; and never a reward."""
-    fine = Task("fine", "", [], extra={"test": "assert f(3) == 9"})
-    empty = Task("empty", "", [], extra={"test": NOTHING[name]})
-    with pytest.raises(DataError) as refusal:
-        check_tasks(["code"], [fine, empty, Task("other", "", [], extra={"test_list": ["f(1)"]})])
-    assert str(refusal.value) == (
-        "task empty: its tests assert nothing, so every answer would pass: mend or remove it (as are 1 more: other)"
-    )
-    with pytest.raises(RewardError, match="task empty: its tests assert nothing"):
-        Code()(empty, "def f(n): return n * n")
-    check_tasks(["code"], [fine])
-    check_tasks("exact", [empty])
-
-
-def test_tests_that_cannot_be_read_are_refused() -> None:
-    for extra in ({"test": "assert f(1 =="}, {"tests": [{"input": "1", "output": " "}]}, {}):
-        with pytest.raises(DataError, match="task t"):
-            check_tasks("code", [Task("t", "", [], extra=extra)])

@@ -1,6 +1,6 @@
-"""Runs in a new container before anything else, as a program would: tries the ways out and prints those that are open.
+"""The first program that runs in a new container: it tries to escape and prints everything that it could do.
 
-Standard input: how many processes it may start, and in the next line what may be seen of the machine's root.
+Standard input: the number of processes it may start, then a line with the names that the root folder may contain.
 """
 
 import ctypes
@@ -17,15 +17,15 @@ CALLS: dict[str, tuple[dict[str, int], tuple[int, ...]]] = {
     "ptrace": ({"x86_64": 101, "aarch64": 117}, (ATTACH, 1, 0, 0)),
     "mount": ({"x86_64": 165, "aarch64": 40}, (0, 0, 0, 0, 0)),
 }
-"""Their numbers here and not from `syscalls.py`: what is proven must not rest on what is being proven."""
+"""The numbers are repeated here instead of taken from `syscalls.py`: a check must not rely on what it checks."""
 PR_GET_SECCOMP, PR_GET_NO_NEW_PRIVS = 21, 39
 
 
-def ways_out(most_processes: int, shown: set[str]) -> Iterator[str]:
+def open_escapes(max_processes: int, shown: set[str]) -> Iterator[str]:
     yield from _network()
     yield from _files(shown)
     yield from _kernel()
-    yield from _processes(most_processes)
+    yield from _processes(max_processes)
     try:
         bytearray(8 << 30)
         yield "8 GB of memory"
@@ -34,7 +34,7 @@ def ways_out(most_processes: int, shown: set[str]) -> Iterator[str]:
     try:
         import wave  # noqa: F401
     except ImportError as error:
-        yield f"closed too far: {error}"
+        yield f"too restrictive: {error}"
 
 
 def _network() -> Iterator[str]:
@@ -54,7 +54,7 @@ def _files(shown: set[str]) -> Iterator[str]:
         yield f"/{name} is there"
     for folder in ("/", "/usr", "/dev", "/freerun/inside", os.path.dirname(os.__file__)):
         try:
-            with open(f"{folder}/freerun-proof", "w"):
+            with open(f"{folder}/freerun-escape-check", "w"):
                 yield f"{folder} can be written to"
         except OSError:
             pass
@@ -68,16 +68,16 @@ def _kernel() -> Iterator[str]:
     if libc.prctl(PR_GET_SECCOMP, 0, 0, 0, 0) != 2:
         yield "system calls are not filtered"
     if libc.prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1:
-        yield "programs that run as root"
+        yield "programs that gain privileges"
     own = ctypes.create_string_buffer(24)
     libc.capget(ctypes.create_string_buffer(b"\x22\x05\x08\x20" + bytes(4)), own)
     if any(own.raw):
         yield "capabilities"
 
 
-def _processes(most: int) -> Iterator[str]:
+def _processes(limit: int) -> Iterator[str]:
     started = []
-    for _ in range(most + 20):
+    for _ in range(limit + 20):
         try:
             child = os.fork()
         except OSError:
@@ -89,15 +89,15 @@ def _processes(most: int) -> Iterator[str]:
     for child in started:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-    if len(started) > most + 10:
+    if len(started) > limit + 10:
         yield f"{len(started)} processes"
     if len(started) < 2:
-        yield "closed too far: it cannot start processes (Linux 5.14 or newer is needed)"
+        yield "too restrictive: programs cannot start processes (Linux 5.14 or newer is needed)"
     try:
         threading.Thread(target=bool).start()
     except RuntimeError:
-        yield "closed too far: it cannot start threads"
+        yield "too restrictive: programs cannot start threads"
 
 
 if __name__ == "__main__":
-    print("\n".join(ways_out(int(sys.stdin.readline()), set(sys.stdin.readline().split()))))
+    print("\n".join(open_escapes(int(sys.stdin.readline()), set(sys.stdin.readline().split()))))

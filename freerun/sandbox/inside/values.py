@@ -1,7 +1,7 @@
-"""What counts as a plain value, and how each is taken apart and put together again.
+"""Plain values: the types that are sent by value, and how each is encoded and rebuilt.
 
-Only what is exactly of one of these types: a class of the program's own that derives from one is no plain value, since
-its `__eq__` is not to be believed.
+A value must have exactly one of these types. An instance of a program's subclass is not a plain value, because its
+`__eq__` cannot be trusted.
 """
 
 import sys
@@ -15,7 +15,7 @@ from types import EllipsisType, NotImplementedType
 from typing import Any
 
 CONTAINERS: frozenset[type] = frozenset({list, dict, set, deque, bytearray, Counter, OrderedDict, defaultdict})
-"""What can be changed by whom it is given to."""
+"""The mutable types."""
 EMPTY: dict[str, Callable[[], Any]] = {
     "dict": dict,
     "set": set,
@@ -26,48 +26,49 @@ EMPTY: dict[str, Callable[[], Any]] = {
     "defaultdict": defaultdict,
 }
 
-Parts = tuple[Callable[[Any], tuple[Any, ...]], Callable[..., Any]]
+Encoding = tuple[Callable[[Any], tuple[Any, ...]], Callable[..., Any]]
+"""How to get a value's fields, and how to build a value from them."""
 
 
-def _moment(when: datetime) -> tuple[Any, ...]:
+def _datetime_fields(when: datetime) -> tuple[Any, ...]:
     return (*when.timetuple()[:6], when.microsecond, when.tzinfo, when.fold)
 
 
-def _at(*parts: Any) -> datetime:
-    return datetime(*parts[:8], fold=parts[8])
+def _build_datetime(*fields: Any) -> datetime:
+    return datetime(*fields[:8], fold=fields[8])
 
 
-_PARTS: dict[type, Parts] = {
+_ENCODINGS: dict[type, Encoding] = {
     complex: (lambda z: (z.real, z.imag), complex),
     range: (lambda r: (r.start, r.stop, r.step), range),
     slice: (lambda s: (s.start, s.stop, s.step), slice),
     Decimal: (lambda d: (str(d),), Decimal),
     Fraction: (lambda f: (f.numerator, f.denominator), Fraction),
     date: (lambda d: (d.year, d.month, d.day), date),
-    datetime: (_moment, _at),
+    datetime: (_datetime_fields, _build_datetime),
     time: (lambda t: (t.hour, t.minute, t.second, t.microsecond, t.tzinfo), time),
     timedelta: (lambda d: (d.days, d.seconds, d.microseconds), timedelta),
     timezone: (lambda z: (z.utcoffset(None), z.tzname(None)), timezone),
     EllipsisType: (lambda _: (), lambda: ...),
     NotImplementedType: (lambda _: (), lambda: NotImplemented),
 }
-_LATE: dict[str, tuple[str, Callable[[Any], tuple[Any, ...]]]] = {
+_IMPORTED_ON_USE: dict[str, tuple[str, Callable[[Any], tuple[Any, ...]]]] = {
     "UUID": ("uuid", lambda u: (None, None, None, None, u.int)),
     "PosixPath": ("pathlib", lambda p: (str(p),)),
     "PurePosixPath": ("pathlib", lambda p: (str(p),)),
     "ZoneInfo": ("zoneinfo", lambda z: (z.key,)),
     "Pattern": ("re", lambda p: (p.pattern, p.flags)),
 }
-"""Values of modules that are imported only where somebody uses them."""
-_BUILD = {kind.__name__: build for kind, (_, build) in _PARTS.items()}
+"""Types from modules that are imported only if a value of the type is sent."""
+_BUILDERS = {kind.__name__: build for kind, (_, build) in _ENCODINGS.items()}
 
 
-def parts_of(value: Any) -> tuple[str, tuple[Any, ...]] | None:
-    """The name of its kind, and what it is made of; None if it is no plain value."""
+def fields_of(value: Any) -> tuple[str, tuple[Any, ...]] | None:
+    """The name of its type, and its fields; None if it is not a plain value."""
     kind = type(value)
-    if kind in _PARTS:
-        return kind.__name__, _PARTS[kind][0](value)
-    if (late := _LATE.get(kind.__name__)) and kind.__module__ == late[0]:
+    if kind in _ENCODINGS:
+        return kind.__name__, _ENCODINGS[kind][0](value)
+    if (late := _IMPORTED_ON_USE.get(kind.__name__)) and kind.__module__ == late[0]:
         return kind.__name__, late[1](value)
     if kind.__module__ == "numpy" and is_scalar(value):
         return "numpy", (value.dtype.str, value.tobytes())
@@ -76,32 +77,33 @@ def parts_of(value: Any) -> tuple[str, tuple[Any, ...]] | None:
     return None
 
 
-def rebuild(name: str, parts: list[Any]) -> Any:
-    if name in _BUILD:
-        return _BUILD[name](*parts)
+def rebuild(name: str, fields: list[Any]) -> Any:
+    """The value whose type name and fields `fields_of` returned."""
+    if name in _BUILDERS:
+        return _BUILDERS[name](*fields)
     if name == "Pattern":
-        return import_module("re").compile(*parts)
-    if name in _LATE:
-        return getattr(import_module(_LATE[name][0]), name)(*parts)
+        return import_module("re").compile(*fields)
+    if name in _IMPORTED_ON_USE:
+        return getattr(import_module(_IMPORTED_ON_USE[name][0]), name)(*fields)
     if name == "numpy":
-        return import_module("numpy").frombuffer(parts[1], parts[0])[0]
+        return import_module("numpy").frombuffer(fields[1], fields[0])[0]
     if name == "error":
-        return _error(*parts)
+        return _build_error(*fields)
     raise ValueError(name)
 
 
-def _error(name: str, *args: Any) -> BaseException:
+def _build_error(name: str, *args: Any) -> BaseException:
     kind = getattr(sys.modules["builtins"], name)
     if not (isinstance(kind, type) and issubclass(kind, BaseException)):
         raise ValueError(name)
     try:
         return kind(*args)
-    except TypeError:  # UnicodeDecodeError and a few others want arguments of their own kind
+    except TypeError:  # UnicodeDecodeError and a few others take other arguments than they keep
         return kind.__new__(kind)
 
 
 def is_array(kind: type) -> bool:
-    """Whether it is numpy's array; numpy is not imported here unless the other side has done so."""
+    """Whether it is numpy's array type. Does not import numpy."""
     if not hasattr(kind, "__array_finalize__"):
         return False
     numpy = sys.modules.get("numpy")
@@ -113,6 +115,7 @@ def is_scalar(value: Any) -> bool:
 
 
 def contents_of(container: Any) -> tuple[str, list[Any]]:
+    """The name of a container's type, and what to rebuild it from."""
     kind = type(container)
     if is_array(kind):
         if container.dtype.kind in "biufcMmSU":
@@ -128,9 +131,9 @@ def contents_of(container: Any) -> tuple[str, list[Any]]:
     return kind.__name__, [container.default_factory, *pairs] if kind is defaultdict else pairs
 
 
-def array_of(parts: list[Any]) -> Any:
+def build_array(fields: list[Any]) -> Any:
     numpy = import_module("numpy")
-    dtype, shape, data = parts
+    dtype, shape, data = fields
     if dtype != "O":
         return numpy.frombuffer(data, dtype).reshape(shape).copy()
     array = numpy.empty(len(data), object)
@@ -138,31 +141,31 @@ def array_of(parts: list[Any]) -> Any:
     return array.reshape(shape)
 
 
-def empty(name: str, parts: list[Any]) -> Any:
-    return deque(maxlen=parts[0]) if name == "deque" else EMPTY[name]()
+def empty(name: str, contents: list[Any]) -> Any:
+    return deque(maxlen=contents[0]) if name == "deque" else EMPTY[name]()
 
 
-def fill(container: Any, parts: list[Any]) -> None:
-    """An empty one, with what `contents_of` said."""
+def fill(container: Any, contents: list[Any]) -> None:
+    """Fill an empty container with what `contents_of` returned."""
     match container:
         case bytearray():
-            container += parts[0]
+            container += contents[0]
         case set():
-            container.update(parts)
+            container.update(contents)
         case deque():
-            container.extend(parts[1:])
+            container.extend(contents[1:])
         case _:
             if type(container) is defaultdict:
-                container.default_factory, *parts = parts
-            dict.update(container, zip(parts[::2], parts[1::2], strict=True))
+                container.default_factory, *contents = contents
+            dict.update(container, zip(contents[::2], contents[1::2], strict=True))
 
 
-def same_shape(container: Any, new: Any) -> bool:
+def same_type(container: Any, new: Any) -> bool:
     return type(container) is type(new) or (is_array(type(container)) and is_array(type(new)))
 
 
 def replace(container: Any, new: Any) -> None:
-    """All that a container holds, by what another of its kind does."""
+    """Replace a container's contents with those of another of its type."""
     match container:
         case list() | bytearray():
             container[:] = new

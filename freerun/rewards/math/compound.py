@@ -1,22 +1,23 @@
-"""Answers of several pieces, taken apart: lists, points, intervals, unions, sets, matrices, and what stands for one.
+"""Parses compound answers into their items: lists, points, intervals, unions, sets and matrices.
 
-0 \\le x < 1 is an interval, 1 \\pm \\sqrt{2} a list of two. Knows brackets and commas; what equals what it does not.
+0 \\le x < 1 is an interval, 1 \\pm \\sqrt{2} a list of two. Knows brackets and commas, not what equals what.
 """
 
 import re
 from dataclasses import dataclass
 
-MOST_PIECES = 64
-"""How many parts a list or a matrix may have."""
+MAX_ITEMS = 64
+"""How many items a list or a matrix may have."""
 
 
-class TooMany(Exception):
-    """More pieces than an answer has."""
+class TooManyItems(Exception):
+    """A list or a matrix has more than `MAX_ITEMS`."""
 
 
 @dataclass(frozen=True)
-class Pieces:
-    """`kind` is its brackets; "," of a list without any, "u" of a union, "" of a single thing, 2x3 of a matrix."""
+class Compound:
+    """`kind` is its brackets; "," for a list without brackets, "u" for a union, "" for a single item, 2x3 for a
+    matrix."""
 
     kind: str
     items: list[str]
@@ -40,34 +41,37 @@ _EITHER = re.compile(r"(?<![A-Za-z\\])or(?![a-z])|(?<=\d)or(?=[A-Za-z(])")
 _AND_OR = re.compile(r"(?:,\s*)?(?<![A-Za-z\\])(?:and|or)(?![a-z])|(?:,\s*)?(?<=[\d)])(?:and|or)(?=[A-Za-z(])")
 
 
-def take_apart(answer: str) -> Pieces | None:
-    """None for what is one thing."""
+def parse_compound(answer: str) -> Compound | None:
+    """None for an answer that is a single item."""
     system = _SYSTEM.fullmatch(answer)
     if system:
-        return _limited(",", [row.strip() for row in re.split(r"\\\\", system["rows"]) if row.strip()])
+        return _checked_length(",", [row.strip() for row in re.split(r"\\\\", system["rows"]) if row.strip()])
     matrix = _MATRIX.fullmatch(answer)
     if matrix and "\\begin" not in matrix["rows"]:
         rows = [row.split("&") for row in re.split(r"\\\\", matrix["rows"]) if row.strip()]
-        return _limited(f"{len(rows)}x{len(rows[0]) if rows else 0}", [cell.strip() for row in rows for cell in row])
+        return _checked_length(
+            f"{len(rows)}x{len(rows[0]) if rows else 0}", [cell.strip() for row in rows for cell in row]
+        )
     condition = _SET_BUILDER.fullmatch(answer)
     interval = _as_interval(condition["condition"] if condition else answer)
     if interval:
         return interval
-    return _union(answer) or _bracketed(answer) or _listed(answer)
+    return _union(answer) or _bracketed(answer) or _list(answer)
 
 
-def _union(answer: str) -> Pieces | None:
+def _union(answer: str) -> Compound | None:
     unknown, but, value = answer.partition("\\ne ")
     if but and _UNKNOWN.fullmatch(unknown.strip()):
-        return Pieces("u", [rf"(-\infty,{value.strip()})", rf"({value.strip()},\infty)"])
+        return Compound("u", [rf"(-\infty,{value.strip()})", rf"({value.strip()},\infty)"])
     parts = split(answer, "\\cup")
     if len(parts) > 1:
-        return _limited("u", parts)
+        return _checked_length("u", parts)
     either = split(_EITHER.sub(r"\\cup", answer), "\\cup")
-    return _limited("u", either) if len(either) > 1 and all(map(_as_interval, either)) else None  # x < -1 or x > 1
+    is_union = len(either) > 1 and all(map(_as_interval, either))  # x < -1 or x > 1
+    return _checked_length("u", either) if is_union else None
 
 
-def _bracketed(answer: str) -> Pieces | None:
+def _bracketed(answer: str) -> Compound | None:
     outward = _OUTWARD.fullmatch(answer)
     if outward and (outward["left"] == "]" or outward["right"] == "["):
         left, right = outward["left"].replace("]", "("), outward["right"].replace("[", ")")
@@ -77,28 +81,30 @@ def _bracketed(answer: str) -> Pieces | None:
         return None
     left, right = brackets["left"], brackets["right"]
     if left == "{":
-        return take_apart(brackets["inside"]) if right == "}" else None  # in TeX they are not seen
+        return parse_compound(brackets["inside"]) if right == "}" else None  # TeX does not print plain braces
     kind = (left + right).replace("\\", "")
     items = split(brackets["inside"], ",")
     if len(items) == 1:
         items = split(brackets["inside"], ";")
     if len(items) > 1 or kind == "{}":
-        return _limited(kind, with_both_signs(items) if kind == "{}" else items)
-    return take_apart(items[0]) or Pieces("", items)
+        return _checked_length(kind, expand_plus_minus(items) if kind == "{}" else items)
+    return parse_compound(items[0]) or Compound("", items)
 
 
-def _listed(answer: str) -> Pieces | None:
+def _list(answer: str) -> Compound | None:
     groups = [group for group in split(answer, ";") if group]
     if len(groups) > 1:
         several = any(len(split(group, ",")) > 1 for group in groups)
-        return _limited(",", [f"({group})" if several and not group.startswith("(") else group for group in groups])
+        return _checked_length(
+            ",", [f"({group})" if several and not group.startswith("(") else group for group in groups]
+        )
     items = [item for item in split(_AND_OR.sub(",", answer), ",") if item]
-    both = with_both_signs(items)
-    return _limited(",", both) if len(both) > 1 else None
+    both = expand_plus_minus(items)
+    return _checked_length(",", both) if len(both) > 1 else None
 
 
-def with_both_signs(items: list[str]) -> list[str]:
-    """1 + \\sqrt{2} and 1 - \\sqrt{2} of 1 \\pm \\sqrt{2}."""
+def expand_plus_minus(items: list[str]) -> list[str]:
+    """Replace 1 \\pm \\sqrt{2} by 1 + \\sqrt{2} and 1 - \\sqrt{2}."""
     found = []
     for item in items:
         if "\\pm" in item or "\\mp" in item:
@@ -109,10 +115,10 @@ def with_both_signs(items: list[str]) -> list[str]:
     return found
 
 
-def kinds_agree(found: Pieces, right: Pieces) -> bool:
-    """A list without brackets may be a set or a point, a column of numbers too; (1, 2) and [1, 2] differ, since they
-    may be intervals."""
-    kinds = {found.kind, right.kind}
+def kinds_match(found: Compound, expected: Compound) -> bool:
+    """Whether two kinds may mean the same. A list without brackets may be a set, a point or a column; (1, 2) and [1, 2]
+    differ, because they may be intervals."""
+    kinds = {found.kind, expected.kind}
     if len(kinds) == 1:
         return True
     if any("x" in kind for kind in kinds):
@@ -121,18 +127,18 @@ def kinds_agree(found: Pieces, right: Pieces) -> bool:
     if "," in kinds:
         return not kinds & {"[)", "(]", "u"}
     if "" in kinds:
-        return True  # of one item each: {5} and 5
+        return True  # one item each: {5} and 5
     return kinds == {"()", "[]"} and len(found.items) > 2
 
 
-def _limited(kind: str, items: list[str]) -> Pieces:
-    if len(items) > MOST_PIECES:
-        raise TooMany(f"a list of more than {MOST_PIECES}")
-    return Pieces(kind, items)
+def _checked_length(kind: str, items: list[str]) -> Compound:
+    if len(items) > MAX_ITEMS:
+        raise TooManyItems(f"a list of more than {MAX_ITEMS}")
+    return Compound(kind, items)
 
 
-def _as_interval(answer: str) -> Pieces | None:
-    """0 \\le x < 1, x > 3, 3 < x."""
+def _as_interval(answer: str) -> Compound | None:
+    """The interval that an inequality means, such as 0 \\le x < 1, x > 3 or 3 < x."""
     parts = [part.strip() for part in _RELATION.split(answer)]
     signs = ["<" if sign in ("<", "\\le") else ">" for sign in parts[1::2]]
     closed = [sign in ("\\le", "\\ge") for sign in parts[1::2]]
@@ -141,16 +147,17 @@ def _as_interval(answer: str) -> Pieces | None:
     if len(parts) == 3 and _UNKNOWN.fullmatch(parts[0]) and not _UNKNOWN.fullmatch(parts[2]):
         end = "]" if closed[0] else ")"
         if signs[0] == "<":
-            return Pieces(f"({end}", ["-\\infty", parts[2]])
-        return Pieces(f"{'[' if closed[0] else '('})", [parts[2], "\\infty"])
+            return Compound(f"({end}", ["-\\infty", parts[2]])
+        return Compound(f"{'[' if closed[0] else '('})", [parts[2], "\\infty"])
     if len(parts) == 5 and _UNKNOWN.fullmatch(parts[2]) and signs[0] == signs[1]:
-        ends, shut = ([parts[0], parts[4]], closed) if signs[0] == "<" else ([parts[4], parts[0]], closed[::-1])
-        return Pieces(f"{'[' if shut[0] else '('}{']' if shut[1] else ')'}", ends)
+        if signs[0] == ">":
+            parts, closed = parts[::-1], closed[::-1]
+        return Compound(f"{'[' if closed[0] else '('}{']' if closed[1] else ')'}", [parts[0], parts[4]])
     return None
 
 
 def split(text: str, by: str) -> list[str]:
-    """At the top level only: the commas of (1,2),(3,4) between the brackets, not in them."""
+    """Split outside brackets only: (1,2),(3,4) has two items."""
     items, depth, start = [], 0, 0
     for place, character in enumerate(text):
         if character in "([{":
@@ -164,7 +171,7 @@ def split(text: str, by: str) -> list[str]:
 
 
 def _balanced(text: str) -> bool:
-    """Whether no bracket closes that did not open: the inside of (1,2)+(3,4) is not."""
+    """Whether every closing bracket has an opening one before it. In 1,2)+(3,4 it has not."""
     depth = 0
     for character in text:
         depth += (character in "([{") - (character in ")]}")

@@ -10,7 +10,7 @@ from freerun.config.text import dump
 from freerun.core import ConfigError, Task
 from freerun.rewards.config import RewardConfig
 from freerun.rewards.judges import check, resolve
-from freerun.rewards.service import pooled
+from freerun.rewards.service import by_pool
 from freerun.rewards.spec import JudgeSpec, parse_judge
 
 TASK = Task("t", "", [])
@@ -30,10 +30,10 @@ def test_one_or_many() -> None:
     ]
 
 
-def test_parts_without_wishes_share_their_workers() -> None:
+def test_judges_without_settings_of_their_own_share_a_pool() -> None:
     parts = parse_judge(["math", {"name": "http", "url": "http://x"}, "exact", {"name": "number", "timeout_s": 1}])
-    assert [[part.name for part in pool] for pool in pooled(parts)] == [["math", "exact"], ["http"], ["number"]]
-    assert [[part.name for part in pool] for pool in pooled(parse_judge({"name": "exact", "cache": True}))] == [
+    assert [[part.name for part in pool] for pool in by_pool(parts)] == [["math", "exact"], ["http"], ["number"]]
+    assert [[part.name for part in pool] for pool in by_pool(parse_judge({"name": "exact", "cache": True}))] == [
         ["exact"]
     ]
 
@@ -51,7 +51,7 @@ def test_parts_without_wishes_share_their_workers() -> None:
         (["math", ["exact"]], "['exact'] is neither"),
     ],
 )
-def test_mistakes_in_the_shape(spec: Any, says: str) -> None:
+def test_mistakes_in_the_form_of_a_spec(spec: Any, says: str) -> None:
     with pytest.raises(ConfigError) as caught:
         RewardConfig(judge=spec)
     assert says in str(caught.value)
@@ -63,7 +63,7 @@ def test_mistakes_in_the_shape(spec: Any, says: str) -> None:
     [
         ({"name": "math", "wieght": 1}, 'the judge math has no option "wieght"; did you mean weight?'),
         ({"name": "format"}, "the judge format: needs tags, such as [think, answer], or a pattern"),
-        ({"name": "format", "pattern": "("}, "the judge format: pattern is no regular expression: missing )"),
+        ({"name": "format", "pattern": "("}, "the judge format: pattern is not a regular expression: missing )"),
         ({"name": "format", "tags": "think"}, "the judge format: tags: Expected array, got str"),
         ({"name": "format", "tag": ["a"]}, 'has no option "tag"; did you mean tags?'),
         ({"name": "overlong", "limit": 5}, "the judge overlong: Object missing required field buffer"),

@@ -1,0 +1,59 @@
+"""From the configuration to a rollout: single-turn, or a user's own by its name."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from freerun.core import ConfigError
+from freerun.core.options import with_options
+from freerun.core.traces import describe
+from freerun.engines.base import Sampling
+from freerun.rollouts.base import GroupRollout, Rollout
+from freerun.rollouts.config import ROLLOUTS, SINGLE_TURN, RolloutConfig
+from freerun.rollouts.conversation import ChatTokenizer
+from freerun.rollouts.own import OwnRollout
+from freerun.rollouts.single_turn import Decoder, SingleTurn
+
+
+def load_own(config: RolloutConfig) -> Rollout | None:
+    """The user's own, imported in this process; None for single-turn. A mistake in it is one line."""
+    if config.kind == SINGLE_TURN:
+        if config.options:
+            raise ConfigError("rollout.options are for a rollout of your own: remove them, or set rollout.kind")
+        return None
+    called = f"the rollout {config.kind}"
+    found = ROLLOUTS.find(config.kind)
+    found.definition()
+    target = found.load()
+    try:
+        rollout = with_options(target, config.options, called)
+    except ConfigError:
+        raise
+    except Exception as error:  # the user's constructor
+        raise ConfigError(f"{called} cannot be made: {describe(error)}") from error
+    return checked(rollout, called)
+
+
+def checked(rollout: Any, called: str) -> Rollout:
+    """Refuse what is no rollout."""
+    is_async = inspect.iscoroutinefunction(inspect.unwrap(getattr(rollout, "func", rollout)))
+    if not is_async and not inspect.iscoroutinefunction(getattr(rollout, "__call__", None)):  # noqa: B004
+        raise ConfigError(
+            f"{called} is no rollout: it must be `async def rollout(task, client)`, or a class with such a __call__"
+        )
+    own: Rollout = rollout
+    return own
+
+
+def make_rollout(
+    own: Rollout | None,
+    tokenizer: ChatTokenizer,
+    decoder: Decoder,
+    sampling: Sampling,
+    group_size: int,
+    note: Callable[[str], None] = lambda text: None,
+) -> GroupRollout:
+    """`decoder` gives the same text as the tokenizer, and may be faster: all that a single turn needs."""
+    if own is None:
+        return SingleTurn(decoder, sampling, group_size)
+    return OwnRollout(own, tokenizer, sampling, group_size, note)
