@@ -54,9 +54,8 @@ class Conversation:
     @property
     def tokens(self) -> list[int]:
         """All that the policy has seen and said."""
-        return [
-            token for turn in self._turns for token in (turn.tokens.tolist() if isinstance(turn, Completion) else turn)
-        ]
+        every = (turn.tokens.tolist() if isinstance(turn, Completion) else turn for turn in self._turns)
+        return [token for tokens in every for token in tokens]
 
     @property
     def tokens_left(self) -> int:
@@ -81,7 +80,7 @@ class Conversation:
         self._turns.append(completion)
         self.finish = completion.finish
         self._ran_out = self.tokens_left < 1
-        self.text = self._tokenizer.decode(list(completion.tokens), skip_special_tokens=True)
+        self.text = self._tokenizer.decode(completion.tokens.tolist(), skip_special_tokens=True)
         self.messages.append({"role": "assistant", "content": self.text})
         return self.text
 
