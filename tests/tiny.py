@@ -5,10 +5,13 @@ from typing import Any
 
 import torch
 
+from freerun.engines.config import EngineConfig
+from freerun.machine.device import choose_device
 from freerun.models.checkpoint import save_decoder
 from freerun.models.decoder import Decoder, initialise
 from freerun.models.shape import shape_of
 from freerun.models.tiny import EOS, PAD, write_tokenizer
+from freerun.run.child import EngineSettings
 
 TINY: dict[str, Any] = {
     "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 48, "hidden_size": 32,
@@ -31,3 +34,8 @@ def tiny_folder(folder: Path, seed: int = 0, **changes: Any) -> Path:
     characters = "abcdefghijklmnopqrstuvwxyz>+=0123456789 .?"
     write_tokenizer(folder, {token: index for index, token in enumerate([PAD, EOS, *characters])})
     return folder
+
+
+def engine_settings(model: Path, **config: Any) -> EngineSettings:
+    """What an engine's process is started with."""
+    return EngineSettings(str(model), EngineConfig.model_validate(config).on(choose_device()).plain())

@@ -57,10 +57,10 @@ class Job:
 
 def decode(job: Job) -> Iterator[int]:
     """Tokens sampled so far. The batch is full from the first on: an answer that ends is followed by another."""
-    device = choose_device("auto")
+    device = choose_device()
     decoder = decoder_of(job.model, device, torch.bfloat16 if device == "cuda" else torch.float32)
     cache_tokens = job.rows * (job.context + 256)
-    config = EngineConfig(max_running=job.rows, cache_tokens=cache_tokens, step_tokens=16_384, burst=16)
+    config = EngineConfig(max_running=job.rows, cache_tokens=cache_tokens).on(device, step_tokens=16_384, burst=16)
     engine, dice = EmbeddedEngine(decoder, config), random.Random(0)
 
     def submit(index: int, already: int) -> None:
@@ -83,7 +83,7 @@ def train(job: Job) -> Iterator[int]:
     """Tokens trained on so far, each step on the same batch."""
     tokens = job.sequences * job.length
     config = TrainConfig(micro_batch_tokens=tokens)
-    learner = Learner(decoder_of(job.model, choose_device(config.device), torch.float32), config)
+    learner = Learner(decoder_of(job.model, choose_device(), torch.float32), config)
     batch = batch_of(learner.decoder.shape, [job.length] * job.sequences, version=0)
     for step in range(1, sys.maxsize):
         learner.step(replace(batch, version=learner.version))

@@ -15,7 +15,7 @@ from freerun.core import ConfigError
 from freerun.engines.base import Sampling
 from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.engine import EmbeddedEngine
-from freerun.machine.device import choose_device
+from freerun.machine.device import Device, choose_device
 from freerun.models.checkpoint import load_decoder
 from freerun.models.decoder import Decoder, random_decoder
 from freerun.models.shape import Shape, shape_of
@@ -67,7 +67,7 @@ def set_threads(threads: int) -> None:
 def bench_engine(model: str, work: Work, dtype: str, burst: int, rival: str | None) -> list[Measured]:
     if dtype not in ("float32", "bfloat16"):
         raise ConfigError(f"--dtype {dtype} is not known; it is float32 or bfloat16")
-    decoder = decoder_of(model, choose_device("auto"), getattr(torch, dtype))
+    decoder = decoder_of(model, choose_device(), getattr(torch, dtype))
     measured = [_measure(decoder, work, dtype, burst)]
     if rival == "transformers":
         measured.append(_transformers(decoder, work))
@@ -106,12 +106,11 @@ def _measure(decoder: Decoder, work: Work, dtype: str, burst: int) -> Measured:
         {
             "max_running": work.slots,
             "cache_tokens": None if decoder.embed.weight.is_cuda else min(work.slots, len(work.lengths)) * longest,
-            "step_tokens": 16_384,
             "dtype": dtype,
-            "burst": burst,
         }
     )
-    engine = EmbeddedEngine(decoder, config)
+    device: Device = "cuda" if decoder.embed.weight.is_cuda else "cpu"
+    engine = EmbeddedEngine(decoder, config.on(device, step_tokens=16_384, burst=burst))
     _run(engine, decoder.shape, work, "warm-up")
     waited_s, tokens = engine.waited_s, engine.tokens
     wall_s, first_s = _run(engine, decoder.shape, work, "measured")

@@ -27,6 +27,8 @@ RightAndWrong = tuple[list[Answer], list[Answer]]
 
 HANG_EVERY = 20
 """One answer in so many hangs."""
+NEVER = 1 << 30
+"""Failures in a row that end a benchmark."""
 DEADLINE_S = 0.5
 """Of the judge that hangs."""
 
@@ -74,13 +76,13 @@ async def bench_judge(
     graded, solved = gsm8k and gold_answers(gsm8k), humaneval and solutions(humaneval)
     measured: dict[str, Figures] = {}
     with console.status("judging"):
-        async with JudgeService(_config("math", workers)) as service:
+        async with JudgeService(_config("math", workers), give_up_after=NEVER) as service:
             measured["math, 5% endless"] = await _endless(service, answers)
             measured["memory"] = await _memory(service, many)
             if graded:
                 measured["GSM8K"] = await _told_apart(service, *graded)
         measured["math, 5% hang"] = await _hanging(answers, workers)
-        async with JudgeService(_config("code", workers)) as service:
+        async with JudgeService(_config("code", workers), give_up_after=NEVER) as service:
             await _told_apart(service, *programs(workers))  # the workers start their sandboxes
             measured["code"] = await _told_apart(service, *programs(answers // 10))
             if solved:
@@ -109,7 +111,8 @@ async def _hanging(count: int, workers: int) -> Figures:
     plain = sums(count)
     with scratch_folder() as folder:
         (folder / "hangs.py").write_text(HANGING_JUDGE)
-        async with JudgeService(_config(f"{folder}/hangs.py:reward", workers, timeout_s=DEADLINE_S)) as service:
+        config = _config(f"{folder}/hangs.py:reward", workers, timeout_s=DEADLINE_S)
+        async with JudgeService(config, give_up_after=NEVER) as service:
             without_s = await _timed_warm(service, plain)
             with_s, verdicts = await _timed(service, _mixed(plain, ["hang"]))
     killed = _number_of(None, verdicts)
@@ -199,7 +202,7 @@ def _mixed(answers: Sequence[Answer], texts: Sequence[str]) -> list[Answer]:
 def _config(judge: str, workers: int, timeout_s: float = 10.0) -> RewardConfig:
     """Every answer is judged, also one that was judged before."""
     every = {"name": judge, "cache": False}
-    return RewardConfig(judge=every, workers=workers, timeout_s=timeout_s, give_up_after=1 << 30)
+    return RewardConfig(judge=every, workers=workers, timeout_s=timeout_s)
 
 
 async def _timed(service: JudgeService, answers: Sequence[Answer]) -> tuple[float, list[Verdict]]:

@@ -50,10 +50,16 @@ CHANGES = {
     "paper": ("train.objective=decoupled_ppo", "train.corrections=[token]"),
     "freerun": ("train.objective=decoupled_ppo",),
 }
-WARM_UP = ("train.lr=1e-3", "train.warmup_steps=1", "train.decay_steps=0", "sft.batch_size=128", "sft.steps=2000")
+WARM_UP = (
+    "train.lr=1e-3",
+    "train.warmup_steps=1",
+    "train.decay_steps=0",
+    "control.groups_per_step=128",
+    "sft.steps=2000",
+)
 REGIME = (
     "control.groups_per_step=16", "rollout.group_size=16", "train.minibatches=4", "train.warmup_steps=10",
-    "train.decay_steps=0", "train.corrections=null", "train.entropy_coef=0",
+    "train.decay_steps=0", "train.entropy.coef=0",
 )  # fmt: skip
 """What differs from the demo: the paper's four minibatches and its constant learning rate; half as many groups; each
 objective's own corrections, and nothing for entropy."""
@@ -195,7 +201,7 @@ def warm_up(job: WarmUp) -> float:
     sampler, learner = Sampler(prepared), Learner(load_decoder(folder / "model"), config.train, seed=job.seed)
     stream = prepared.stream(epochs=None)
     for step in range(1, config.sft.steps + 1):
-        learner.sft([example_of(task, prepared) for task in islice(stream, config.sft.batch_size)])
+        learner.sft([example_of(task, prepared) for task in islice(stream, config.control.groups_per_step)])
         if step % CHECK_EVERY == 0:
             sampler.engine.swap_weights(learner.version, learner.policy.tensors())
             reward = sampler.reward(checked, 1, f"{job.seed}/{step}")

@@ -76,9 +76,9 @@ def read_suite(file: Path) -> Suite:
 
 async def _counted(judge: str, suites: Sequence[Suite], workers: int) -> dict[str, Figures]:
     every: dict[str, Any] = {"name": judge, "cache": False}
-    config = RewardConfig(judge=every, workers=workers, timeout_s=DEADLINE_S, retries=0, give_up_after=1 << 30)
+    config = RewardConfig(judge=every, workers=workers, timeout_s=DEADLINE_S)
     found: dict[str, Figures] = {}
-    async with JudgeService(config) as service:
+    async with JudgeService(config, retries=0, give_up_after=1 << 30) as service:
         await judge_all(service.judge, suites[0].answers[:workers], at_once=workers)  # the workers start
         for suite in suites:
             began = time.monotonic()

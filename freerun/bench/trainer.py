@@ -50,7 +50,7 @@ def bench_trainer(
     config = TrainConfig(micro_batch_tokens=micro_batch_tokens, recompute=recompute)
     measured = [_measure(model, lengths, config, "freerun", Learner, steps)]
     if compare == "plain":
-        plain = config.model_copy(update={"compile": False, "recompute": True})
+        plain = TrainConfig(micro_batch_tokens=micro_batch_tokens, recompute=True).on(choose_device(), compile=False)
         measured.append(_measure(model, lengths, plain, "recomputed, not compiled", Learner, steps))
     elif compare == "fixed":
         measured.append(_measure(model, lengths, config, f"{FIXED} micro-batches", FixedLearner, steps))
@@ -106,7 +106,7 @@ def _measure(
 ) -> Measured:
     """Two steps first: they compile, and make the optimizer's state."""
     gc.collect()
-    chosen = choose_device(config.device)
+    chosen = choose_device()
     if chosen == "cuda":
         torch.cuda.empty_cache()
     decoder = decoder_of(model, chosen, torch.float32)

@@ -121,8 +121,7 @@ class Work:
                 f"model.path={model}", f"runs={model.parent}", "name=bench", "data.source=random",
                 f"data.max_prompt_tokens={self.prompt}", f"rollout.group_size={self.group_size}",
                 f"rollout.max_new_tokens={self.longest}", f"control.groups_per_step={self.groups}",
-                f"engine.max_running={max(self.slots, self.answers)}", f"engine.threads={threads}",
-                f"train.threads={threads}",
+                f"engine.max_running={max(self.slots, self.answers)}", f"resources.threads={threads}",
                 *self.settings,
             ],
         )  # fmt: skip

@@ -33,7 +33,9 @@ Longest = Annotated[
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Argument(help="Other settings of a run, such as engine.burst=16.", show_default=False, metavar="KEY=VALUE"),
+    typer.Argument(
+        help="Other settings of a run, such as engine.max_running=64.", show_default=False, metavar="KEY=VALUE"
+    ),
 ]
 OnUpdate = Annotated[
     Literal["recompute", "keep"],

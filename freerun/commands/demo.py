@@ -24,8 +24,8 @@ LETTERS = "abcdefghij"
 LENGTH = 5
 HELD_OUT, RL_TASKS, SFT_TASKS = 512, 4_096, 16_384
 WARM_UP = (
-    "name=demo-warm-up", "train.lr=1e-3", "train.warmup_steps=1", "train.decay_steps=0", "sft.batch_size=128",
-    "sft.until=0.35", "sft.check_every=10", "sft.steps=2000",
+    "name=demo-warm-up", "train.lr=1e-3", "train.warmup_steps=1", "train.decay_steps=0", "control.groups_per_step=128",
+    "sft.until=0.35", "evaluate.every=10", "sft.steps=2000",
 )  # fmt: skip
 
 

@@ -84,8 +84,8 @@ def _gpu() -> Finding:
     if not torch.cuda.is_available() and any_gpu():
         return Finding(
             False,
-            "there is a GPU, but torch cannot use it: install a torch that is built for CUDA, or set engine.device=cpu "
-            "and train.device=cpu",
+            "there is a GPU, but torch cannot use it: install a torch that is built for CUDA, or hide it with "
+            "CUDA_VISIBLE_DEVICES=",
         )
     if not torch.cuda.is_available():
         return Finding(False, "no GPU that torch can use: runs are on the CPU, for models of a few million parameters")

@@ -17,9 +17,9 @@ def describe(prepared: Prepared) -> str:
         f"model      {config.model.path}: {shape.family}, {shape.num_parameters / 1e6:.2f}M parameters",
         f"data       {num_tasks} tasks from {config.data.source}",
         "processes  controller (this one)",
-        f"           {len(plan.engines)} engine(s): {engine.threads} thread(s), {engine.dtype} on {engine.device}, "
+        f"           {len(plan.engines)} engine(s): {plan.threads} thread(s), {engine.dtype} on {engine.device}, "
         f"{engine.max_running} answers at a time, cache: {cache}",
-        f"           trainer: {ranks}{train.threads} thread(s), {train.dtype} on {train.device}, {train.objective}, "
+        f"           trainer: {ranks}{plan.threads} thread(s), {train.dtype} on {train.device}, {train.objective}, "
         f"AdamW at {train.lr:g}",
         f"           {plan.reward.processes} reward worker(s): {config.reward.in_words}, {config.reward.timeout_s:g} s",
     ]

@@ -111,13 +111,13 @@ async def judge(
 ) -> list[Verdict]:
     """The verdicts in the order of the answers; with `out`, a line of JSON for each, written as they come."""
     config.check_tasks([answer.task for answer in answers])
-    never = config.model_copy(update={"give_up_after": len(answers) + 1})  # they are all shown in the end
+    never = len(answers) + 1  # they are all shown in the end
     with _written(out) as write:
-        async with JudgeService(never) as service:
+        async with JudgeService(config, give_up_after=never) as service:
             return await judge_all(
                 service.judge,
                 answers,
-                at_once=never.processes * _WAITING,
+                at_once=config.processes * _WAITING,
                 ended=progress,
                 next_is=lambda answer, verdict: write(_line(answer, verdict)),
             )

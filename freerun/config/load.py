@@ -2,26 +2,31 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
-from freerun.config.text import Origins, parse
-from freerun.config.tree import RunConfig, implied
+from freerun.config.renamed import in_new_words
+from freerun.config.text import Origins, comments_in, parse
+from freerun.config.tree import RunConfig
 from freerun.core import ConfigError
-from freerun.core.section import Section
+from freerun.core.section import Section, by_dotted_key, with_key
 from freerun.core.text import did_you_mean
+from freerun.train.corrections import CORRECTIONS
+from freerun.train.implied import implied
 
 S = TypeVar("S", bound=Section)
-_SECTIONS = {key for key, field in RunConfig.model_fields.items() if isinstance(field.default, Section)}
-"""An empty one (`train:` and nothing below) is all defaults."""
+_COMMAND_LINE, _OBJECTIVE = "command line", "train.objective"
+_IMPLIED_BY = ("train.objective", "train.advantages", "train.proximal")
+"""What decides which settings are implied."""
 
 
 def load_config(file: Path | None, overrides: Sequence[str] = ()) -> tuple[RunConfig, Origins]:
     """The file first, then the overrides in order. A mistake is a ConfigError of one line."""
     given = [(_read(file), file.name)] if file is not None else []
-    return _resolved([*given, *((_parse(override), "command line") for override in overrides)])
+    return _resolved([*given, *((_parse(override), _COMMAND_LINE) for override in overrides)])
 
 
 def config_of(given: RunConfig | Mapping[str, Any] | str | Path, **changes: Any) -> tuple[RunConfig, Origins]:
@@ -32,8 +37,8 @@ def config_of(given: RunConfig | Mapping[str, Any] | str | Path, **changes: Any)
     else:
         values = given.model_dump(exclude_unset=True) if isinstance(given, RunConfig) else dict(given)
         origin = "script"
-    dotted = [(_nested(key.replace("__", "."), value), "script") for key, value in changes.items()]
-    return _resolved([*((_nested(key, value), origin) for key, value in values.items()), *dotted])
+    dotted = [(with_key({}, key.replace("__", "."), value), "script") for key, value in changes.items()]
+    return _resolved([*((with_key({}, key, value), origin) for key, value in values.items()), *dotted])
 
 
 def _resolved(layers: Sequence[tuple[Mapping[str, Any], str]]) -> tuple[RunConfig, Origins]:
@@ -43,13 +48,62 @@ def _resolved(layers: Sequence[tuple[Mapping[str, Any], str]]) -> tuple[RunConfi
     for layer, origin in layers:
         _merge(values, layer, origins, origin)
     _refuse_unknown(values, RunConfig)
-    for key, value in implied(values).items():
-        if key not in origins:
-            _merge(values, _nested(key, value), origins, "train.objective")
+    _imply(values, origins)
+    return _checked(values), origins
+
+
+def load_dumped(file: Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, Origins]:
+    """The `config.yaml` of a run, with where each value came from in the first place, and the overrides.
+
+    The run keeps its values, even where a default has changed since. Only if an override chooses another objective (or
+    changes what an objective's implications depend on) is everything that nobody set implied anew.
+    """
+    values: dict[str, Any] = {}
+    origins: Origins = {}
+    _merge(values, _read(file), origins, file.name)
+    comments = comments_in(file.read_text(encoding="utf-8"))
+    told = {key: comments.get(key, origin) for key, origin in origins.items()}
+    origins = {key: origin for key, origin in told.items() if origin is not None}
+    before = [_value(values, key) for key in _IMPLIED_BY]
+    for override in overrides:
+        _merge(values, _parse(override), origins, _COMMAND_LINE)
+    _refuse_unknown(values, RunConfig)
+    if [_value(values, key) for key in _IMPLIED_BY] != before:
+        for key in [key for key, origin in origins.items() if origin == _OBJECTIVE]:
+            del origins[key]
+            _remove(values, key)
+        _imply(values, origins)
+    return _checked(values), origins
+
+
+def _imply(values: dict[str, Any], origins: Origins) -> None:
+    """Add what the objective implies and nobody has set."""
+    given = {key: value for key, value in by_dotted_key(values) if key in origins}
+    for key, value in implied(given).items():
+        try:
+            _refuse_unknown(with_key({}, key, value), RunConfig)
+        except ConfigError as error:
+            raise ConfigError(f"train.objective={given[_OBJECTIVE]} implies {key}: {error}") from None
+        _merge(values, with_key({}, key, value), origins, _OBJECTIVE)
+
+
+def _checked(values: dict[str, Any]) -> RunConfig:
     try:
-        return RunConfig.model_validate(values), origins
+        return RunConfig.model_validate(values)
     except ValidationError as error:
         raise ConfigError(_first_mistake(error)) from None
+
+
+def _value(values: Mapping[str, Any], key: str) -> Any:
+    """What a dotted key has, None if nothing."""
+    return dict(by_dotted_key(values)).get(key)
+
+
+def _remove(values: dict[str, Any], key: str) -> None:
+    *sections, last = key.split(".")
+    for section in sections:
+        values = values[section]
+    del values[last]
 
 
 def load_section(name: str, kind: type[S], file: Path | None = None, overrides: Sequence[str] = ()) -> S:
@@ -58,7 +112,7 @@ def load_section(name: str, kind: type[S], file: Path | None = None, overrides: 
     for override in overrides:
         if not override.partition("=")[0].startswith(f"{name}."):
             raise ConfigError(f"{override!r} is not {name}.KEY=VALUE")
-        _merge(values, _parse(override), {}, "command line")
+        _merge(values, _parse(override), {}, _COMMAND_LINE)
     _refuse_unknown(values, RunConfig)
     try:
         return kind.model_validate(values[name])
@@ -77,7 +131,19 @@ def _read(file: Path) -> dict[str, Any]:
         raise ConfigError(f"{file} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{file} should hold keys and values, such as 'model: {{path: …}}'")
-    return {key: value for key, value in values.items() if value is not None or key not in _SECTIONS}
+    return _without_empty_sections(values, RunConfig)
+
+
+def _without_empty_sections(values: Mapping[str, Any], model: type[BaseModel]) -> dict[str, Any]:
+    """An empty section (`train:` and nothing below) is all defaults."""
+    kept: dict[str, Any] = {}
+    for key, value in values.items():
+        field = model.model_fields.get(key)
+        inner = inner_section(model, key) if field else None
+        if value is None and field and isinstance(field.default, Section):
+            continue
+        kept[key] = _without_empty_sections(value, inner) if inner and isinstance(value, Mapping) else value
+    return kept
 
 
 def _parse(override: str) -> dict[str, Any]:
@@ -88,13 +154,7 @@ def _parse(override: str) -> dict[str, Any]:
         value = parse(text)
     except yaml.YAMLError:
         raise ConfigError(f"{override!r}: the value is not YAML; quote it, such as {key}='\"{text}\"'") from None
-    return _nested(key, value)
-
-
-def _nested(key: str, value: Any) -> dict[str, Any]:
-    """{"a": {"b": value}} for a.b."""
-    first, _, rest = key.partition(".")
-    return {first: _nested(rest, value) if rest else value}
+    return with_key({}, key, value)
 
 
 def _merge(into: dict[str, Any], values: Mapping[str, Any], origins: Origins, origin: str, prefix: str = "") -> None:
@@ -115,9 +175,12 @@ def _merge(into: dict[str, Any], values: Mapping[str, Any], origins: Origins, or
 
 def _refuse_unknown(values: Mapping[str, Any], model: type[BaseModel], prefix: str = "") -> None:
     for key, value in values.items():
+        inner = inner_section(model, key) if key in model.model_fields else None
+        is_old = key not in model.model_fields or (inner and not isinstance(value, Mapping))
+        if is_old and (line := in_new_words(f"{prefix}{key}")):
+            raise ConfigError(line)
         if key not in model.model_fields:
             raise ConfigError(f"unknown key {prefix}{key}{_nearest(key, prefix, model)}")
-        inner = inner_section(model, key)
         if inner and isinstance(value, Mapping):
             _refuse_unknown(value, inner, f"{prefix}{key}.")
 
@@ -142,14 +205,30 @@ def inner_section(model: type[BaseModel], key: str) -> type[BaseModel] | None:
 
 
 def knobs(model: type[BaseModel] = RunConfig, prefix: str = "") -> Iterator[tuple[str, str, Any]]:
-    """Every knob: its dotted key, its meaning, its default (`...` where there is none)."""
+    """Every knob: its dotted key, its meaning, its default (`...` where there is none).
+
+    The options of what is chosen by name for a list follow that list, as `train.corrections[icepop].low`.
+    """
     for key, field in model.model_fields.items():
         inner = inner_section(model, key)
         if inner and key != "held_out":
             yield from knobs(inner, f"{prefix}{key}.")
-        else:
+        elif not _is_tag(field):
             default = ... if field.is_required() else field.get_default()
             yield f"{prefix}{key}", field.description or "", default
+        for name, options in _chosen_by_name(field).items():
+            yield from knobs(options, f"{prefix}{key}[{name}].")
+
+
+def _is_tag(field: FieldInfo) -> bool:
+    """Whether it can only have the value that names its section."""
+    return get_origin(field.annotation) is Literal and len(get_args(field.annotation)) == 1
+
+
+def _chosen_by_name(field: FieldInfo) -> dict[str, type[Section]]:
+    return (
+        CORRECTIONS if isinstance(field.default, tuple) and any(isinstance(d, Section) for d in field.default) else {}
+    )
 
 
 def _first_mistake(error: ValidationError) -> str:

@@ -71,11 +71,23 @@ def _comment(origin: str | None) -> str:
 
 
 def origins_in(dumped: str) -> Origins:
-    """What the comments of a dumped configuration say. A value without one was written by hand, and is nobody's."""
+    """Where the values of a dumped configuration came from, but for defaults."""
+    return {key: origin for key, origin in comments_in(dumped).items() if origin is not None}
+
+
+def comments_in(dumped: str) -> dict[str, str | None]:
+    """What the comments of a dumped configuration say: an origin, or None for a default. A value without a comment was
+    written by hand, and is not among them."""
     lines = re.split("\r\n|[\r\n\x85\u2028\u2029]", dumped)  # as the parser counts them
     tree = yaml.compose(dumped, _Loader)
     found = _comments(tree, lines) if isinstance(tree, yaml.MappingNode) else ()
-    return {key: json.loads(text) if text.startswith('"') else text for key, text in found if text != _DEFAULT}
+    return {key: _origin(comment) for key, comment in found}
+
+
+def _origin(comment: str) -> str | None:
+    if comment == _DEFAULT:
+        return None
+    return str(json.loads(comment)) if comment.startswith('"') else comment
 
 
 def _comments(tree: yaml.MappingNode, lines: list[str], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""The whole configuration: one section a room, and what must hold between them."""
+"""The configuration: one section for each room, and what must hold between them."""
 
 from typing import Any
 
@@ -18,26 +18,9 @@ def section(kind: type[Section], help: str) -> Any:
     return knob(kind(), help)
 
 
-def implied(values: dict[str, Any]) -> dict[str, Any]:
-    """What the objective asks of other rooms, by key: DAPO's dynamic sampling, and its penalty for long answers."""
-    if _given(values, "train", "objective") != "dapo":
-        return {}
-    longest = _given(values, "rollout", "max_new_tokens")
-    if not isinstance(longest, int):  # not given, or a mistake, which is said when all is checked
-        longest = RolloutConfig().max_new_tokens
-    by_group = _given(values, "train", "advantages") not in ("batch", "gae")
-    return {"control.drop_no_signal": by_group, "train.overlong_tokens": longest // 5}
-
-
-def _given(values: dict[str, Any], section: str, key: str) -> Any:
-    within = values.get(section)
-    return within.get(key) if isinstance(within, dict) else None
-
-
 class ResourcesConfig(Section):
-    engines: int | None = knob(
-        None, "Engine processes, each of engine.threads; empty: one, or one on each GPU that engines have.", ge=1
-    )
+    engines: int | None = knob(None, "Engine processes; empty: one, or one on each GPU that engines have.", ge=1)
+    threads: int = knob(1, "CPU threads of each engine and of each trainer rank.", ge=1)
     engine_gpus: tuple[int, ...] = knob(
         (), "GPUs that engines run on, numbered from 0; empty: those that the trainer leaves, or its own if it has all."
     )
@@ -47,7 +30,7 @@ class ResourcesConfig(Section):
 class RunConfig(Section):
     name: str = knob("run", "The run's folder is RUNS/NAME.", pattern=r"^[A-Za-z0-9._-]+$")
     runs: str = knob("runs", "The folder that holds the folders of runs.")
-    seed: int = knob(0, "Of the order of the data, of sampling, of minibatches.", ge=0)
+    seed: int = knob(0, "Seed of the order of the data, of sampling and of minibatches.", ge=0)
     model: ModelConfig = knob(..., "Which model.")
     data: DataConfig = knob(..., "What to train on.")
     held_out: DataConfig | None = knob(None, "What to evaluate on; the same keys as `data`.")
@@ -79,12 +62,7 @@ class RunConfig(Section):
         if self.control.drop_no_signal and not self.train.compares_within_groups:
             raise ValueError(
                 "control.drop_no_signal drops groups of equal rewards, which do teach where answers are compared with "
-                "the whole batch or a critic; unset it, or set train.advantages=group"
-            )
-        if self.train.overlong_tokens > self.rollout.max_new_tokens:
-            raise ValueError(
-                f"train.overlong_tokens is {self.train.overlong_tokens}, more than rollout.max_new_tokens "
-                f"({self.rollout.max_new_tokens}), so that even an empty answer would lose reward; lower it"
+                "the entire batch or a critic; unset it, or set train.advantages=group"
             )
         if self.train.minibatches > self.batch_samples:
             raise ValueError(

@@ -1,7 +1,7 @@
 """The loop's own knobs."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import ClassVar, Literal
 
 from freerun.control.bound import Bound, Drop, Mask, Wait
 from freerun.core.section import Section, knob
@@ -10,26 +10,26 @@ from freerun.core.section import Section, knob
 class ControlConfig(Section):
     steps: int = knob(100, "Training steps; fewer if `epochs` ends first.", ge=1)
     epochs: int | None = knob(None, "Passes over the data; empty repeats it until `steps` are done.", ge=1)
-    groups_per_step: int = knob(32, "Tasks trained on in one step.", ge=1)
+    groups_per_step: int = knob(32, "Tasks trained on in one step; in supervised training, examples.", ge=1)
     max_staleness: int = knob(4, "How many versions old a trained token may be. 0 is synchronous training.", ge=0)
     when_stale: Literal["wait", "mask", "drop"] = knob(
         "wait", "What gives way at that bound: the trainer waits, old tokens carry no loss, or their group is dropped."
     )
     drop_no_signal: bool = knob(False, "Drop groups whose rewards are all equal, and run others in their place.")
-    rest_solved: int = knob(
+    skip_solved: int = knob(
         0,
-        "Passes over the data that a task sits out at most once all its answers have passed (evaluate.pass_reward): "
-        "one, and when they pass again, two, four and so on; 0: it is asked in every pass.",
+        "Most passes over the data that skip a task once all its answers have passed (evaluate.pass_reward): one, and "
+        "when they pass again, two, four and so on; 0: it is asked in every pass.",
         ge=0,
     )
-    retries: int = knob(2, "How often a group is run again when the engine fails it, before it is dropped.", ge=0)
-    give_up_after: int = knob(
-        200,
-        "Stop the run when this many groups in a row failed, or had no signal before anything was trained on; later, a "
-        "whole pass over the data without signal ends it.",
-        ge=1,
-    )
-    patience_s: float = knob(60.0, "Whoever waits longer than this says what for.", gt=0)
+
+    retries: ClassVar[int] = 2
+    """How often a group is run again when the engine fails it, before it is dropped."""
+    give_up_after: ClassVar[int] = 200
+    """The run stops when this many groups in a row failed, or had no signal before anything was trained on; later, an
+    entire pass over the data without signal ends it."""
+    patience_s: ClassVar[float] = 60.0
+    """Whoever waits longer than this says what for."""
 
     def bound(self) -> Bound:
         policies: dict[str, Callable[[int], Bound]] = {"wait": Wait, "mask": Mask, "drop": Drop}
@@ -45,6 +45,9 @@ class EvaluateConfig(Section):
 
 class SftConfig(Section):
     steps: int = knob(1_000, "Most supervised steps.", ge=1)
-    batch_size: int = knob(64, "Examples in one supervised step.", ge=1)
-    until: float | None = knob(None, "Stop once pass@1 on `held_out` reaches this.", gt=0, le=1)
-    check_every: int = knob(50, "How often, in steps, to look whether it has.", ge=1)
+    until: float | None = knob(
+        None,
+        "Stop once pass@1 on `held_out` reaches this; it is measured every evaluate.every steps, or 50.",
+        gt=0,
+        le=1,
+    )

@@ -273,7 +273,7 @@ def discard(run: Run, group: int, reason: DropReason, why: str = "") -> None:
         cause = f"{reason.value}: {why}" if why else reason.value
         raise FreerunError(
             f"the last {run.failed_in_a_row} groups were all dropped (the last one: {cause}), so there is "
-            "nothing to train on; look at the logs of engine and judge, or raise control.give_up_after"
+            "nothing to train on; look at the logs of engine and judge"
         )
 
 
@@ -285,9 +285,7 @@ def pass_over(run: Run, group: Group) -> None:
     run.equal_in_a_row += 1
     found = f"the last {run.equal_in_a_row} groups had equal rewards each (the last one: {group.rewards[0]:g})"
     if not run.version and run.equal_in_a_row >= run.config.give_up_after:
-        raise FreerunError(
-            f"{found}, so there is nothing to train on; look at the reward, or raise control.give_up_after"
-        )
+        raise FreerunError(f"{found}, so there is nothing to train on; look at the reward")
     if run.equal_in_a_row >= max(run.config.give_up_after, len(run.tasks)) and not run.nothing_left:
         run.nothing_left = True
         run.observer.note(f"{found}: there is nothing left to learn from this data, and the run ends here")

@@ -19,8 +19,9 @@ async def sft(
     observer: Observer,
     state_at: Callable[[Version], RunState],
     begins: Version = 0,
+    evaluate_every: int = 50,
 ) -> bool:
-    """With `until`, every `check_every` steps and after the last the present version is evaluated, and training stops
+    """With `until`, the present version is evaluated every `evaluate_every` steps and after the last, and training ends
     when it passes.
 
     False when the steps ran out before that. `begins` is the trainer's version; `state_at` says what is needed to go on
@@ -35,7 +36,7 @@ async def sft(
 
     for step, batch in zip(range(begins + 1, config.steps + 1), batches, strict=False):
         await unbroken(learn(batch), lambda: LAST_STEP_S)
-        if evaluator and config.until is not None and (step % config.check_every == 0 or step == config.steps):
+        if evaluator and config.until is not None and (step % evaluate_every == 0 or step == config.steps):
             await evaluator.engine.update_weights(await trainer.publish())
             evaluation = await evaluator.evaluate()
             observer.evaluated(step, evaluation)

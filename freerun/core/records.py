@@ -64,7 +64,7 @@ class StepRecord:
     """How judging ended → samples since the run's start: ok; unparseable (nothing could be read, which has its reward
     too, most often 0); and why there is no reward: timeout, crash, error."""
     solved: int = 0
-    """Tasks of which every answer passed when they were last asked; counted with control.rest_solved only."""
+    """Tasks of which every answer passed when they were last asked; counted with control.skip_solved only."""
 
     @property
     def judge_failures(self) -> dict[str, int]:

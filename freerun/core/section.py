@@ -4,6 +4,7 @@ A section is frozen, refuses unknown keys, and every field carries one line of h
 """
 
 import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -21,3 +22,19 @@ class Section(BaseModel):
 def knob(default: Any, help: str, **constraints: Any) -> Any:
     """A field with its line of help: `lr: float = knob(1e-5, "Learning rate.", gt=0)`."""
     return Field(default, description=help, **constraints)
+
+
+def by_dotted_key(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of a nested mapping under its dotted key: `a.b` for {"a": {"b": …}}."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from by_dotted_key(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def with_key(values: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """A copy of the nested mapping in which the dotted key has that value."""
+    first, _, rest = key.partition(".")
+    inner = values.get(first)
+    return {**values, first: with_key(inner if isinstance(inner, Mapping) else {}, rest, value) if rest else value}

@@ -21,9 +21,8 @@ class DataConfig(Section):
     )
     system: str | None = knob(None, "A system message for every prompt that does not bring its own.")
     options: dict[str, Any] = knob(
-        {}, "Options of the reasoning-gym dataset, verifiers taskset or function, by its own names."
+        {}, "Options of the reasoning-gym dataset (its seed is one), verifiers taskset or function, by its own names."
     )
     limit: int | None = knob(None, "Take the first so many tasks (reasoning-gym: make so many).", ge=1)
-    seed: int = knob(0, "The seed of reasoning-gym's generator.", ge=0)
     shuffle: bool = knob(True, "Take the tasks of each epoch in a new order.")
     max_prompt_tokens: int = knob(1024, "The longest prompt accepted, in tokens.", ge=1)

@@ -16,7 +16,7 @@ from freerun.data.rows import Row
 
 
 def make_entries(name: str, config: DataConfig) -> Iterator[Row]:
-    options = {**config.options, "seed": config.seed}
+    options = {"seed": 0, **config.options}
     if config.limit is not None:
         options["size"] = config.limit
     dataset = _create(name, config.options, options)
@@ -39,8 +39,8 @@ def _create(name: str, given: dict[str, Any], options: dict[str, Any]) -> Any:
         raise DataError(f'reasoning-gym has no dataset "{name}"{did_you_mean(name, DATASETS)}')
     known = [field.name for field in fields(DATASETS[name][1])]
     for option in given:
-        if option in ("seed", "size"):
-            raise DataError(f"set {'seed' if option == 'seed' else 'limit'} instead of options.{option}")
+        if option == "size":
+            raise DataError("set limit instead of options.size")
         if option not in known:
             raise DataError(f'reasoning-gym:{name} has no option "{option}"{did_you_mean(option, known)}')
     try:

@@ -1,4 +1,4 @@
-"""The engine's knobs."""
+"""The engine's settings."""
 
 from typing import Literal
 
@@ -21,35 +21,27 @@ class EngineConfig(Section):
         gt=0,
         le=1,
     )
-    block_tokens: int | None = knob(None, "Tokens in one block of the cache; empty: 16 on a CPU, 64 on a GPU.", ge=1)
-    burst: int = knob(
-        4, "Most tokens decoded on a GPU before the host looks at them; fewer where a token takes long.", ge=1
-    )
-    step_tokens: int | None = knob(
-        None,
-        "Most tokens in one forward pass; longer prompts are read in pieces; empty: 2,048 on a CPU, 8,192 on a GPU.",
-        ge=1,
-    )
     on_update: OnUpdate = knob(
         "recompute",
         "New weights: rebuild the cache of running answers with them, keep what the old ones made, or let running "
         "answers finish first, while no other begins.",
     )
-    device: Literal["auto", "cpu", "cuda"] = knob("auto", "Where the engine runs; auto: on a GPU if there is one.")
     dtype: Literal["auto", "float32", "bfloat16"] = knob(
         "auto", "Type of the engine's weights and cache; auto: bfloat16 on a GPU, float32 on a CPU."
     )
-    threads: int = knob(1, "CPU threads of the engine process.", ge=1)
 
-    def on(self, device: Device) -> "ResolvedEngineConfig":
-        """With a value for every knob that the device decides, where it is empty."""
+    def on(
+        self, device: Device, *, block_tokens: int | None = None, step_tokens: int | None = None, burst: int = 4
+    ) -> "ResolvedEngineConfig":
+        """With a value for everything that the device decides. Benchmarks and tests may decide otherwise what is no
+        setting of a run."""
         gpu = device == "cuda"
         chosen = {
             "device": device,
             "dtype": ("bfloat16" if gpu else "float32") if self.dtype == "auto" else self.dtype,
-            "block_tokens": self.block_tokens or (64 if gpu else 16),
-            "step_tokens": self.step_tokens or (8_192 if gpu else 2_048),
-            "burst": self.burst if gpu else 1,
+            "block_tokens": block_tokens or (64 if gpu else 16),
+            "step_tokens": step_tokens or (8_192 if gpu else 2_048),
+            "burst": burst if gpu else 1,
             "cache_tokens": self.cache_tokens or (None if gpu else 65_536),
             "memory_share": 0.9 if self.memory_share is None else self.memory_share,
         }
@@ -63,5 +55,15 @@ class ResolvedEngineConfig(EngineConfig):
     device: Device
     dtype: Literal["float32", "bfloat16"]
     block_tokens: int
+    """Tokens in one block of the cache."""
     step_tokens: int
+    """Most tokens in one forward pass; longer prompts are read in several."""
+    burst: int
+    """Most tokens decoded on a GPU before the host looks at them; fewer where a token takes long."""
     memory_share: float
+
+    def on(
+        self, device: Device, *, block_tokens: int | None = None, step_tokens: int | None = None, burst: int = 4
+    ) -> "ResolvedEngineConfig":
+        """It is resolved already."""
+        return self

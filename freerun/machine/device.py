@@ -8,11 +8,8 @@ from freerun.machine.gpus import visible_gpus
 Device = Literal["cpu", "cuda"]
 
 
-def choose_device(wanted: Literal["auto", "cpu", "cuda"], has_gpu: bool | None = None) -> Device:
-    """The device that a setting means on this machine: `auto` is a GPU if there is one. Callers that know whether there
-    is one pass `has_gpu`."""
-    if wanted != "auto":
-        return wanted
+def choose_device(has_gpu: bool | None = None) -> Device:
+    """A GPU if this process sees one. Callers that know whether there is one pass `has_gpu`."""
     found = any_gpu() if has_gpu is None else has_gpu
     return "cuda" if found else "cpu"
 

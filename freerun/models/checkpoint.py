@@ -44,8 +44,8 @@ def load_decoder(folder: Path, dtype: torch.dtype = torch.float32, device: str =
     shape = read_shape(folder)
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
-            "torch cannot use a GPU here: install a torch that is built for CUDA (see `freerun doctor`), or set "
-            "engine.device=cpu and train.device=cpu"
+            "torch cannot use a GPU here: install a torch that is built for CUDA (see `freerun doctor`), or hide "
+            "the GPU with CUDA_VISIBLE_DEVICES="
         )
     with torch.device("meta"):
         decoder = Decoder(shape)

@@ -139,7 +139,7 @@ def _refusal(index: int, gpu: Gpu, here: list[Need], free: int) -> str:
     return (
         f"GPU {index} ({gpu}) has {_gib(max(free, 0))} to give, and the least that is needed is {asked}; lower "
         "rollout.max_new_tokens, engine.max_running or train.micro_batch_tokens, set train.recompute=true or "
-        "train.lora_rank=16, or choose a smaller model"
+        "train.lora.rank=16, or choose a smaller model"
     )
 
 

@@ -61,10 +61,8 @@ def place(config: RunConfig, gpus: list[Gpu], kind: RunKind = RunKind.TRAIN) -> 
     left, all of them share."""
     resources, num_ranks = config.resources, config.train.ranks if kind.trains else 0
     everywhere = tuple(range(len(gpus)))
-    trains_on_gpu = num_ranks > 0 and config.train.device != "cpu"
-    trainer = (resources.trainer_gpus or everywhere[-num_ranks:]) if trains_on_gpu else ()
+    trainer = (resources.trainer_gpus or everywhere[-num_ranks:]) if num_ranks else ()
     engine = resources.engine_gpus or tuple(gpu for gpu in everywhere if gpu not in trainer) or everywhere
-    engine = engine if config.engine.device != "cpu" else ()
     for key, named in (("trainer_gpus", trainer), ("engine_gpus", engine)):
         if unknown := [gpu for gpu in named if gpu not in everywhere]:
             raise ConfigError(f"resources.{key} names GPU {unknown[0]}, but there are {len(gpus)} here, from 0 on")

@@ -8,7 +8,6 @@ their GPU's memory is really free: see `memory.py`. No torch.
 from dataclasses import dataclass, replace
 
 from freerun.config.tree import RunConfig
-from freerun.core import ConfigError
 from freerun.engines.config import ResolvedEngineConfig
 from freerun.machine.device import any_gpu, choose_device
 from freerun.machine.gpus import Gpu, visible_gpus
@@ -41,6 +40,8 @@ class Plan:
     engine: ResolvedEngineConfig
     """The settings of every engine, but for its share of memory."""
     train: ResolvedTrainConfig
+    threads: int
+    """CPU threads of each engine and each rank."""
     reward: RewardConfig
     """With the number of workers."""
     placement: Placement
@@ -67,31 +68,22 @@ def make_plan(
     machine's unless given."""
     has_gpu = any_gpu() if gpus is None else bool(gpus)
     generates = kind is not RunKind.SFT
-    if not has_gpu:
-        _refuse_gpu("engine", config.engine.device, generates or bool(evaluated))
-        _refuse_gpu("train", config.train.device, kind.trains)
-    engine = config.engine.on(choose_device(config.engine.device, has_gpu))
-    train = config.train.on(choose_device(config.train.device, has_gpu), shape.num_parameters)
+    engine = config.engine.on(choose_device(has_gpu))
+    train = config.train.on(choose_device(has_gpu), shape.num_parameters)
     if generates:
         check_lengths(lengths, shape, engine)
     placement = place(config, visible_gpus() if gpus is None else gpus, kind)
     memory = plan_memory(Demand(shape, lengths, engine, train, evaluated, config.engine.memory_share), placement)
     num_engines = len(placement.engines) + bool(evaluated)
-    busy_threads = num_engines * engine.threads + len(placement.ranks) * train.threads + 1  # one is the controller's
+    threads = config.resources.threads
+    busy_threads = (num_engines + len(placement.ranks)) * threads + 1  # one is the controller's
     assignments = _Assignments(placement, memory)
     return Plan(
-        *(kind, lengths, engine, train, config.reward.beside(busy_threads), placement, memory),
+        *(kind, lengths, engine, train, threads, config.reward.beside(busy_threads), placement, memory),
         engines=[assignments.engine(engine_name(i), gpu) for i, gpu in enumerate(placement.engines)],
         ranks=[assignments.rank(rank, gpu) for rank, gpu in enumerate(placement.ranks)],
         evaluator=assignments.beside_engines(assignments.engine(EVALUATOR, placement.evaluator)) if evaluated else None,
     )
-
-
-def _refuse_gpu(section: str, device: str, is_used: bool) -> None:
-    if device == "cuda" and is_used:
-        raise ConfigError(
-            f"{section}.device=cuda, but there is no GPU here; set {section}.device=auto, or see `freerun doctor`"
-        )
 
 
 @dataclass(frozen=True)

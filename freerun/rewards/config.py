@@ -30,8 +30,6 @@ class RewardConfig(Section):
         ge=1,
     )
     timeout_s: float = knob(10.0, "A judgement that takes longer is killed and its sample not trained on.", gt=0)
-    retries: int = knob(1, "How often a judgement is made again when its process died or a remote judge failed.", ge=0)
-    give_up_after: int = knob(32, "End the run when so many judgements in a row have failed.", ge=1)
 
     @property
     def processes(self) -> int:

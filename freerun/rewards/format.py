@@ -55,7 +55,7 @@ class Length:
 @dataclass(frozen=True)
 class Overlong:
     """0 for an answer of up to limit - buffer, then falling linearly to -1 at the limit: DAPO's soft overlong
-    punishment (Yu et al. 2025, arXiv 2503.14476), in words. `train.overlong_tokens` is the same in tokens, and takes
+    punishment (Yu et al. 2025, arXiv 2503.14476), in words. `train.overlong_share` is the same in tokens, and takes
     truncation into account."""
 
     limit: int

@@ -36,8 +36,15 @@ class JudgeService:
     waits for a slow judge: `waiting` tells the controller when to admit no more.
     """
 
-    def __init__(self, config: RewardConfig, *, log: Path | None = None) -> None:
-        """Append what judges print to `log`, if given. The last of it is kept in any case, to explain a crash."""
+    def __init__(
+        self, config: RewardConfig, *, log: Path | None = None, retries: int = 1, give_up_after: int = 32
+    ) -> None:
+        """Append what judges print to `log`, if given. The last of it is kept in any case, to explain a crash.
+
+        A judgement is made again, `retries` times, when its process died or a remote judge failed. The service gives up
+        when `give_up_after` judgements in a row have failed.
+        """
+        self._retries, self._give_up_after = retries, give_up_after
         self.counts: Counter[JudgeReason] = Counter()
         self._config = config
         self._log = log
@@ -54,7 +61,7 @@ class JudgeService:
             log = self._stack.enter_context(self._log.open("ab", buffering=0)) if self._log else None
             for judges in by_pool(self._config.parts):
                 workers, timeout_s = self._pool_size(judges[0])
-                pool = Pool(judges, workers=workers, timeout_s=timeout_s, retries=self._config.retries, log=log)
+                pool = Pool(judges, workers=workers, timeout_s=timeout_s, retries=self._retries, log=log)
                 self._pools.append(await self._stack.enter_async_context(pool))
                 self._judges.append(VerdictCache(pool.judge) if all(map(is_cached, judges)) else pool)
         except BaseException:
@@ -109,14 +116,14 @@ class JudgeService:
             self._failures.clear()
             return
         self._failures.append(verdict)
-        if len(self._failures) < self._config.give_up_after:
+        if len(self._failures) < self._give_up_after:
             return
         first = self._failures[0]
         reasons = Counter(failed.reason.value for failed in self._failures)
         tally = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
         self._gave_up = RewardError(
             f"{len(self._failures)} judgements in a row failed ({tally}), the first with: "
-            f"{first.detail.partition(chr(10))[0]}; fix the judge {self._config.in_words}, or raise give_up_after",
+            f"{first.detail.partition(chr(10))[0]}; fix the judge {self._config.in_words}",
             first.detail,
         )
         for pool in self._pools:

@@ -25,7 +25,6 @@ class RolloutConfig(Section):
                         gt=0, le=1)  # fmt: skip
     top_k: int = knob(0, "Sample from the k likeliest tokens; 0 keeps all. Other values bias training.", ge=0)
     stop: tuple[str, ...] = knob((), "Strings that end an answer (kept in it), besides the model's own end token.")
-    ignore_eos: bool = knob(False, "Go on past the model's end token, to the length limit: for benchmarks.")
 
     @model_validator(mode="after")
     def _no_empty_stop(self) -> "RolloutConfig":

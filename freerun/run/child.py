@@ -14,11 +14,10 @@ from pathlib import Path
 import msgspec
 
 from freerun.core import FreerunError
-from freerun.engines.config import EngineConfig
-from freerun.machine.device import choose_device
+from freerun.engines.config import ResolvedEngineConfig
 from freerun.machine.garbage import freeze_heap
 from freerun.machine.parent import announce_ready, announce_refusal, end_with_parent
-from freerun.train.config import TrainConfig
+from freerun.train.config import ResolvedTrainConfig
 
 ENGINE_KEY = "FREERUN_ENGINE_KEY"
 """The environment variable with the key that an engine's clients must send. A command line could be read by anyone."""
@@ -54,7 +53,7 @@ def run_engine(settings: EngineSettings) -> None:
     from freerun.engines.embedded.server import serve
     from freerun.weights.subscribe import AnySubscriber
 
-    config = EngineConfig.model_validate(settings.engine)
+    config = ResolvedEngineConfig.model_validate(settings.engine)
     key = os.environ.pop(ENGINE_KEY, None)
     asyncio.run(serve(Path(settings.model), config, AnySubscriber(), ready, api_key=key))
 
@@ -64,8 +63,8 @@ def run_trainer(settings: TrainerSettings) -> None:
     from freerun.train.worker import TrainerProcess, follow, serve
     from freerun.weights.publish import publisher_for
 
-    config = TrainConfig.model_validate(settings.train)
-    device = choose_device(config.device)
+    config = ResolvedTrainConfig.model_validate(settings.train)
+    device = config.device
     if settings.memory_share and device == "cuda":
         from torch import cuda
 

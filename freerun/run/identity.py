@@ -22,7 +22,7 @@ _TOKENIZER, _CRITIC = "tokenizer", "critic"
 def identity(config: RunConfig, shape: Shape, tokenizer: Any) -> dict[str, Any]:
     computed = {field.name: getattr(shape, field.name) for field in fields(Shape) if field.name not in _NOT_COMPUTED}
     train, critic = config.train, config.train.advantages == "gae"
-    lora = {"lora_rank": train.lora_rank, "lora_alpha": train.lora_rank and (train.lora_alpha or 2.0 * train.lora_rank)}
+    lora = {"lora.rank": train.lora.rank, "lora.alpha": train.lora.effective_alpha}
     described = computed | {"qk_norm": shape.qk_norm, _TOKENIZER: fingerprint(tokenizer), _CRITIC: critic} | lora
     plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(described))
     return plain
@@ -35,7 +35,7 @@ def refuse_another_model(checkpoint: Path, made_of: dict[str, Any], now: dict[st
         return
     if odd == [_CRITIC]:
         raise ConfigError(f"{checkpoint} has no critic, so train.advantages=gae cannot be resumed from it: unset it")
-    if set(odd) <= {"lora_rank", "lora_alpha"}:
+    if set(odd) <= {"lora.rank", "lora.alpha"}:
         was = " and ".join(f"train.{key}={made_of[key]:g}" for key in odd)
         raise ConfigError(f"{checkpoint} was trained with {was}, and can only go on so: leave that as it was")
     named = [f"{key} {made_of[key]} there and {now[key]} here" for key in odd if key not in (_TOKENIZER, _CRITIC)]

@@ -55,5 +55,5 @@ def tasks_of(prepared: Prepared, state: RunState) -> TaskQueue:
     """The tasks that are left to ask."""
     config, stream = prepared.config, prepared.stream(prepared.config.control.epochs)
     stream.seek(state.position)
-    solved = SolvedTasks(config.control.rest_solved, config.evaluate.pass_reward, state.resting)
+    solved = SolvedTasks(config.control.skip_solved, config.evaluate.pass_reward, state.resting)
     return TaskQueue(stream, state.owed, solved)

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from freerun.config.load import load_config
-from freerun.config.text import Origins, origins_in
+from freerun.config.load import load_dumped
+from freerun.config.text import Origins
 from freerun.config.tree import RunConfig
 from freerun.control.state import read_state
 from freerun.core import ConfigError, DataError
@@ -50,19 +50,17 @@ def resume(path: Path, overrides: Sequence[str]) -> tuple[Prepared, Start]:
 
 
 def load_run(folder: RunFolder, overrides: Sequence[str] = ()) -> tuple[RunConfig, Origins]:
-    """The configuration of a run, with where each value came from in the first place."""
+    """The configuration of a run, with where each value came from in the first place, and the overrides."""
     if not folder.config.is_file():
         inside = [parent for parent in folder.path.resolve().parents if RunFolder(parent).config.is_file()]
         hint = f"; you may mean {inside[0]}" if inside else ""
         raise ConfigError(f"{folder.path} is not a run's folder: it has no config.yaml{hint}")
-    config, origins = load_config(folder.config, overrides)
-    changed = {key: origin for key, origin in origins.items() if origin != folder.config.name}
-    return config, origins_in(folder.config.read_text(encoding="utf-8")) | changed
+    return load_dumped(folder.config, overrides)
 
 
 def newest_checkpoint(folder: RunFolder) -> Found:
     damaged: dict[Path, str] = {}
-    for checkpoint in reversed(CheckpointFolder(folder.checkpoints).whole().values()):
+    for checkpoint in reversed(CheckpointFolder(folder.checkpoints).finished().values()):
         if wrong := damage(checkpoint):
             damaged[checkpoint] = wrong
             continue
@@ -86,12 +84,12 @@ def refuse_if_complete(folder: RunFolder, config: RunConfig, state: RunState) ->
 
 
 def can_go_on(folder: RunFolder) -> bool:
-    return bool(CheckpointFolder(folder.checkpoints).whole())
+    return bool(CheckpointFolder(folder.checkpoints).finished())
 
 
 def how_to_go_on(folder: RunFolder) -> str:
     """The line to end with when a run was stopped."""
-    whole = list(CheckpointFolder(folder.checkpoints).whole())
-    if not whole:
+    finished = list(CheckpointFolder(folder.checkpoints).finished())
+    if not finished:
         return f"stopped; what was done so far is in {folder.path}"
-    return f"stopped; step {whole[-1]} is saved; go on with: freerun resume {folder.path}"
+    return f"stopped; step {finished[-1]} is saved; go on with: freerun resume {folder.path}"

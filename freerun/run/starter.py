@@ -28,7 +28,7 @@ class Starter:
         name, engine = assignment.process, self.plan.engine_settings(assignment)
         settings = EngineSettings(self.config.model.path, engine.plain())
         environment = {**self.environments[name], ENGINE_KEY: self.key}
-        return await self.processes.start(name, "engine", settings, engine.threads, environment)
+        return await self.processes.start(name, "engine", settings, self.plan.threads, environment)
 
     async def trainer(self, scratch: Path, checkpoint: Path | None) -> str:
         """All ranks, at the same time: each waits for the others. Returns where the first can be reached. Supervised
@@ -49,6 +49,6 @@ class Starter:
         return endpoint
 
     async def _rank(self, first: TrainerSettings, rank: int, assignment: GpuAssignment) -> str:
-        name, threads = assignment.process, self.plan.train.threads
+        name, threads = assignment.process, self.plan.threads
         settings = replace(first, rank=rank, memory_share=assignment.memory_share)
         return await self.processes.start(name, "trainer", settings, threads, self.environments[name])

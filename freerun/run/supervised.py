@@ -48,7 +48,8 @@ async def sft(prepared: Prepared, observers: Iterable[Observer] = (), start: Sta
                 batches = _batches(stream, prepared, begins)
                 async with saved(checkpointer.checkpoint, trainer.written, checkpointer.weights):
                     good = await control_sft(
-                        config.sft, trainer, batches, running.evaluator(), everybody, state_at, begins
+                        *(config.sft, trainer, batches, running.evaluator(), everybody, state_at, begins),
+                        evaluate_every=config.evaluate.every or 50,
                     )
     if not good:
         raise FreerunError(
@@ -62,6 +63,6 @@ def _batches(stream: TaskStream, prepared: Prepared, version: Version) -> Iterat
     """Examples in shuffled order, epoch after epoch, a group each. Those of a batch are taken from the stream when it
     is."""
     while True:
-        tasks = islice(stream, prepared.config.sft.batch_size)
+        tasks = islice(stream, prepared.config.control.groups_per_step)
         yield Batch(version, [Group(i, task, [example_of(task, prepared)], version) for i, task in enumerate(tasks)])
         version += 1

@@ -39,5 +39,5 @@ class Trainer(Protocol):
         ...
 
     async def written(self) -> None:
-        """Returns when the last checkpoint is whole."""
+        """Returns when the last checkpoint is complete."""
         ...

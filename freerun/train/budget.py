@@ -17,7 +17,8 @@ MOST = 131_072
 _FUSED_BELOW = 5 * 2**20
 """Elements of a tensor: torch.compile (2.11) fuses differently from here on, and so compiles once for either side."""
 _SPARE = 0.85
-"""Of what is free: allocators fragment. At 1.5B and lengths of 32 to 8,192 a tenth was too little."""
+"""The share of free memory to use: allocators fragment. At 1.5B and lengths of 32 to 8,192 sparing a tenth was too
+little."""
 
 _FEWEST = 1_024
 """If memory does not suffice for a pass of so many tokens, it will not for fewer."""
@@ -26,8 +27,8 @@ T = TypeVar("T")
 
 
 class Passes:
-    """How long they may be: as said, or as found when first asked. An estimate may be wrong, or what is free lie in
-    pieces; a trainer that is `alone`, without other ranks in the middle of the same, then begins again with less."""
+    """How many tokens a pass may have: as configured, or as found out when first asked. An estimate may be wrong, or
+    free memory fragmented; a trainer that is `alone`, with no other ranks in the step, then begins again with less."""
 
     def __init__(self, tokens: int | None, find: Callable[[], int], alone: bool) -> None:
         self._tokens, self._find, self._alone = tokens, find, alone

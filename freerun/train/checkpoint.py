@@ -33,7 +33,7 @@ warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavai
 
 
 class CheckpointWriter:
-    """Consumes a learner's state; produces whole checkpoints, beside the caller's work.
+    """Consumes a learner's state; produces complete checkpoints, beside the caller's work.
 
     `begin` waits for the previous checkpoint and for the copy; `finish` for the writing. A checkpoint that could not be
     written fails whichever comes next.
@@ -55,7 +55,7 @@ class CheckpointWriter:
         self._going = self._thread.submit(self._complete, checkpoint_folder, version, unfinished, written, control)
 
     def finish(self) -> None:
-        """Wait until the last one is whole."""
+        """Wait until the last one is complete."""
         going, self._going = self._going, None
         if going:
             wait([going])
@@ -72,7 +72,7 @@ class CheckpointWriter:
 
 def _begun(checkpoint_folder: CheckpointFolder, version: Version) -> Path | None:
     with _failing_in_a_line():
-        return None if version in checkpoint_folder.whole() else checkpoint_folder.begin(version)
+        return None if version in checkpoint_folder.finished() else checkpoint_folder.begin(version)
 
 
 def _outcome(going: Future[None]) -> None:
@@ -115,7 +115,7 @@ def _state(learner: Learner) -> dict[str, Any]:
 
 
 def _random_state() -> bytes:
-    """In one piece: DCP would take a dictionary apart, and ask for a GPU's part on a machine without one."""
+    """All in one value: DCP would take a dictionary apart, and ask for a GPU's part on a machine without one."""
     on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     cuda = torch.cuda.get_rng_state_all() if on_gpu else []
     return pickle.dumps((random.getstate(), torch.get_rng_state(), cuda))

@@ -1,8 +1,8 @@
-"""The folder of a run's checkpoints: which are whole, and how one becomes whole. Knows nothing of what is in them.
+"""The folder of a run's checkpoints: which are complete, and how one is completed. Knows nothing of what is in them.
 
 A checkpoint is written as `step-12.unfinished` and renamed `step-12` when every byte of it is on the disk, so whatever
-bears the name without the ending was whole, whoever was killed when. Older ones go only after that. What a disk does to
-it later is told by its checksums; a damaged one can be put aside as `step-12.damaged`. No torch.
+bears the name without the ending was complete, whoever was killed when. Older ones are deleted only after that. What a
+disk does to it later is told by its checksums; a damaged one can be put aside as `step-12.damaged`. No torch.
 """
 
 import re
@@ -25,8 +25,8 @@ class CheckpointFolder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def whole(self) -> dict[Version, Path]:
-        """Every whole checkpoint by its version, oldest first."""
+    def finished(self) -> dict[Version, Path]:
+        """Every complete checkpoint by its version, oldest first."""
         found = {v: path for path in self._entries() if (v := version_of(path)) is not None}
         return dict(sorted(found.items()))
 
@@ -35,10 +35,10 @@ class CheckpointFolder:
         return begin_folder(self._path(version))
 
     def complete(self, version: Version, keep: int) -> None:
-        """What was written is whole: it takes its place, and all but the newest `keep` go."""
+        """All is written: the checkpoint takes its place, and all but the newest `keep` go."""
         write_checksums(unfinished_of(self._path(version)))
         complete_folder(self._path(version), durable=True)
-        for path in list(self.whole().values())[:-keep]:
+        for path in list(self.finished().values())[:-keep]:
             shutil.rmtree(path)
 
     def put_aside(self, checkpoint: Path) -> None:

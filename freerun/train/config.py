@@ -1,141 +1,193 @@
-"""The trainer's knobs. Defaults follow the paper where it names a value."""
+"""The trainer's settings. Defaults follow the paper where it names a value.
 
-from typing import Literal, Self
+What the objective implies is filled in when a `TrainConfig` is made, so that every field has its value, and whoever
+reads one need not ask which objective it is. Importable without torch.
+"""
 
-from pydantic import model_validator
+from math import inf
+from typing import Any, Literal, Self
 
-from freerun.core.section import Section, knob
+from pydantic import field_validator, model_validator
+
+from freerun.core.section import Section, by_dotted_key, knob, with_key
 from freerun.machine.device import Device
+from freerun.train.corrections import Correction, DistanceMask, TokenWeight
+from freerun.train.implied import DEFAULT_OBJECTIVE, NOT_WITHIN_GROUPS, implied
+from freerun.train.losses import find_objective
+from freerun.train.objective import Clip
 
-_PROXIMAL = {"ppo": "behavior", "cispo": "behavior"}
-"""Of objectives that do not recompute: what `proximal` is when it is empty."""
+
+class ClipConfig(Section):
+    low: float = knob(0.2, "How far a ratio of probabilities may fall below 1 before it is clipped.", gt=0, le=1)
+    high: float = knob(0.2, "How far a ratio of probabilities may rise above 1 before it is clipped.", gt=0)
+    dual: float | None = knob(
+        None,
+        "Where the advantage is negative, a ratio above this counts as this, as in dual-clip PPO; 3 is usual, empty "
+        "leaves it free.",
+        gt=1,
+    )
+
+    @property
+    def bounds(self) -> Clip:
+        return Clip(self.low, self.high, inf if self.dual is None else self.dual)
+
+
+class KlConfig(Section):
+    coef: float = knob(0.0, "Weight of the KL divergence from the first model; 0 holds no copy of that model.", ge=0)
+    estimator: Literal["k1", "k2", "k3"] = knob("k3", "How the divergence is estimated from the sampled tokens.")
+    apply_to: Literal["loss", "reward"] = knob("loss", "Whether it is added to the loss or taken from the reward.")
+
+    @model_validator(mode="after")
+    def _k1_has_no_gradient(self) -> Self:
+        if self.coef and self.estimator == "k1" and self.apply_to == "loss":
+            raise ValueError(
+                "k1 in the loss teaches nothing; set train.kl.apply_to=reward, or train.kl.estimator=k2 or k3"
+            )
+        return self
+
+
+class EntropyConfig(Section):
+    coef: float = knob(0.0, "Weight of the policy's entropy, which the loss then rewards.", ge=0)
+    floor: float | None = knob(
+        None,
+        "The weight falls with the entropy of the step before, to 0 at this many nats per token: answers stay "
+        "different and entropy cannot run away. Empty: the weight is constant.",
+        gt=0,
+    )
+
+    def coef_after(self, entropy: float) -> float:
+        """The weight in a step after one of that entropy."""
+        if self.floor is None:
+            return self.coef
+        return self.coef * max(0.0, 1.0 - entropy / self.floor)
+
+
+class CriticConfig(Section):
+    lr: float = knob(1e-5, "The critic's learning rate.", gt=0)
+    gamma: float = knob(1.0, "What a reward is worth one token later, to the critic.", gt=0, le=1)
+    lam: float = knob(1.0, "The λ of GAE: how far an estimate looks ahead; 1 to the end of the answer.", ge=0, le=1)
+    clip: float = knob(0.2, "How far the critic's values may move within a step.", gt=0)
+
+
+class LoraConfig(Section):
+    rank: int = knob(0, "Train a LoRA adapter of this rank instead of the weights; 0 trains the weights.", ge=0)
+    alpha: float | None = knob(None, "The adapter is scaled by alpha / rank; empty: twice the rank.", gt=0)
+
+    @property
+    def effective_alpha(self) -> float:
+        """Alpha, whether it was set or not; 0 without an adapter."""
+        return (self.alpha or 2.0 * self.rank) if self.rank else 0.0
 
 
 class TrainConfig(Section):
     lr: float = knob(2e-5, "Learning rate, constant after warm-up unless decay_steps is set.", gt=0)
     warmup_steps: int = knob(0, "Steps over which the learning rate rises from zero.", ge=0)
     decay_steps: int = knob(0, "Step at which the learning rate, falling evenly, reaches zero; 0 keeps it.", ge=0)
-    betas: tuple[float, float] = knob((0.9, 0.95), "Adam's two averages.")
+    betas: tuple[float, float] = knob((0.9, 0.95), "Adam's decay rates, of the mean and of the variance.")
     eps: float = knob(1e-5, "Adam's epsilon.", gt=0)
     weight_decay: float = knob(0.05, "AdamW's weight decay, on matrices only.", ge=0)
     clip_grad: float = knob(1.0, "Largest gradient norm; larger ones are scaled down to it.", gt=0)
-    minibatches: int = knob(1, "Optimizer steps a training step takes, each on its share of the batch.", ge=1)
+    minibatches: int = knob(1, "Optimizer steps in one training step, each on its share of the batch.", ge=1)
     micro_batch_tokens: int | None = knob(
         None,
         "Most tokens in one forward and backward pass; empty: 8,192 on a CPU, what fits the memory on a GPU.",
         ge=1,
     )
     ranks: int = knob(1, "Processes that train together, each with a share of the weights (FSDP2).", ge=1)
-    device: Literal["auto", "cpu", "cuda"] = knob("auto", "Where the trainer runs; auto: on a GPU if there is one.")
     dtype: Literal["auto", "float32", "bfloat16"] = knob(
         "auto", "What it computes in, over float32 weights; auto: bfloat16 on a GPU, float32 on a CPU."
     )
     recompute: bool = knob(False, "Compute activations again in the backward pass instead of keeping them.")
-    compile: bool | None = knob(
-        None, "Fuse the small operations of a layer by torch.compile; empty: on a GPU, for 50M parameters or more."
+    objective: str = knob(
+        DEFAULT_OBJECTIVE,
+        "What is learned: decoupled_ppo, ppo, grpo, dr_grpo, dapo, rloo, reinforce_pp, gspo, cispo, or your own as "
+        "FILE.py:NAME. It implies other settings, which hold unless you set them: see docs/objectives.md.",
     )
-    lora_rank: int = knob(0, "Train a LoRA adapter of this rank instead of the weights; 0 trains the weights.", ge=0)
-    lora_alpha: float | None = knob(None, "The adapter counts alpha / rank; empty: twice the rank.", gt=0)
-    objective: Literal["decoupled_ppo", "ppo", "grpo", "dr_grpo", "dapo", "rloo", "reinforce_pp", "gspo", "cispo"] = (
-        knob("decoupled_ppo", "What is learned. It also decides whichever of the knobs below are empty.")
+    advantages: Literal["group", "group_mean", "rloo", "batch", "gae"] = knob(
+        "group",
+        "A reward counts against its group's mean, divided by the group's spread (group) or not (group_mean), against "
+        "the group's others (rloo), against the entire batch (batch), or against a critic that learns too (gae).",
     )
-    clip_low: float | None = knob(
-        None, "How far a ratio of probabilities may fall below 1 before it is clipped.", gt=0, le=1
+    average: Literal["token", "sequence", "constant"] = knob(
+        "token", "Whether each token counts the same, or each answer, or tokens against the longest answer allowed."
     )
-    clip_high: float | None = knob(
-        None, "How far a ratio of probabilities may rise above 1 before it is clipped.", gt=0
-    )
-    dual_clip: float | None = knob(
-        None,
-        "Where the advantage is negative, a ratio above this counts as this, as in dual-clip PPO; 3 is usual, empty "
-        "leaves it free.",
-        gt=1,
-    )
-    average: Literal["token", "sequence", "constant"] | None = knob(
-        None, "Whether each token counts the same, or each answer, or tokens against the longest answer allowed."
-    )
-    proximal: Literal["recompute", "interpolate", "behavior"] | None = knob(
-        None,
+    proximal: Literal["recompute", "interpolate", "behavior"] = knob(
+        "recompute",
         "The policy that clipping is relative to: the weights before the step (recompute), a guess at them without a "
         "pass of its own (interpolate), or whatever sampled the token (behavior).",
     )
-    corrections: tuple[Literal["token", "sequence", "icepop", "geometric", "distance"], ...] | None = knob(
-        None,
+    corrections: tuple[Correction, ...] = knob(
+        (TokenWeight(), DistanceMask()),
         "How older tokens are corrected for: a capped weight by token or by sequence, icepop's mask of tokens, a mask "
-        "of sequences by the geometric mean of their tokens' ratios, a mask of tokens already pushed far (distance). "
-        "Several may be combined.",
+        "of sequences by the geometric mean of their tokens' ratios (geometric), a mask of tokens already pushed far "
+        "(distance). Several may be combined, each a name or {name: icepop, low: 0.5, high: 5}.",
     )
-    icepop_range: tuple[float, float] = knob((0.5, 5.0), "icepop keeps tokens of this π_proximal / π_behavior.")
-    geometric_range: tuple[float, float] = knob(
-        (0.8, 1.25), "geometric keeps sequences whose mean π_proximal / π_behavior is within this."
+    clip: ClipConfig = knob(ClipConfig(), "Where the objective's ratio is clipped.")
+    kl: KlConfig = knob(KlConfig(), "What moving away from the first model costs.")
+    entropy: EntropyConfig = knob(EntropyConfig(), "A bonus for the policy's entropy.")
+    overlong_share: float = knob(
+        0.0,
+        "Answers lose reward, up to 1, over this last share of rollout.max_new_tokens; 0 is off. The judge overlong "
+        "does the same with a weight.",
+        ge=0,
+        le=1,
     )
-    max_distance: float = knob(0.2, "distance masks what was pushed further than this from where it was.", gt=0)
-    kl_coef: float = knob(0.0, "Weight of the KL divergence from the first model; 0 holds no copy of it.", ge=0)
-    kl: Literal["k1", "k2", "k3"] = knob("k3", "Which estimate of that divergence.")
-    kl_in: Literal["loss", "reward"] = knob("loss", "Whether it is added to the loss or taken from the reward.")
-    entropy_coef: float = knob(0.0, "Weight of the policy's entropy, which the loss then rewards.", ge=0)
-    entropy_floor: float | None = knob(
-        None,
-        "That weight falls with the entropy of the step before, to 0 at so many nats a token: answers stay different "
-        "and entropy cannot run away. null: the weight is always whole.",
-        gt=0,
-    )
-    overlong_tokens: int = knob(
-        0, "Answers lose reward over the last so many tokens before rollout.max_new_tokens; 0 is off.", ge=0
-    )
-    overlong_penalty: float = knob(1.0, "The reward lost by an answer of the full length.", ge=0)
     skip_truncated: bool = knob(
         False, "Do not train on answers cut off at rollout.max_new_tokens: what is wrong with them may be the limit."
     )
-    behavior_cap: float = knob(5.0, "Largest weight of a token for π_proximal / π_behavior.", ge=1)
-    advantages: Literal["group", "group_mean", "rloo", "batch", "gae"] | None = knob(
-        None,
-        "A reward counts against its group's mean, divided by the group's spread (group) or not (group_mean), against "
-        "the group's others (rloo), against the whole batch (batch), or against a critic that learns too (gae).",
-    )
-    critic_lr: float = knob(1e-5, "The critic's learning rate.", gt=0)
-    gamma: float = knob(1.0, "What a reward is worth one token later, to the critic.", gt=0, le=1)
-    gae_lambda: float = knob(1.0, "How far the critic's estimate reaches: 1 to the end of the answer.", ge=0, le=1)
-    value_clip: float = knob(0.2, "How far the critic's values may move within a step.", gt=0)
+    critic: CriticConfig = knob(CriticConfig(), "The critic of train.advantages=gae.")
+    lora: LoraConfig = knob(LoraConfig(), "An adapter to train instead of the weights.")
     save_every: int = knob(0, "Save a checkpoint every so many steps; 0 saves the last one only.", ge=0)
-    keep: int = knob(2, "How many checkpoints stay; an older one goes when a newer one is whole.", ge=1)
-    threads: int = knob(1, "CPU threads of the trainer process.", ge=1)
+    keep: int = knob(2, "How many checkpoints to keep; an older one is deleted once a newer one is complete.", ge=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_what_the_objective_implies(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        tree: dict[str, Any] = {"train": values}
+        for key, value in implied(dict(by_dotted_key(tree))).items():
+            if key.startswith("train."):
+                tree = with_key(tree, key, value)
+        return tree["train"]
+
+    @field_validator("objective")
+    @classmethod
+    def _exists(cls, objective: str) -> str:
+        find_objective(objective)
+        return objective
 
     @model_validator(mode="after")
     def _no_contradictions(self) -> Self:
-        weights = [name for name in self.corrections or () if name not in ("geometric", "distance")]
+        weights = [correction.name for correction in self.corrections if correction.weighs]
         if len(weights) > 1:
             raise ValueError(f"corrections {' and '.join(weights)} each weigh by π_proximal / π_behavior; keep one")
-        if self.corrections and (self.proximal or _PROXIMAL.get(self.objective)) == "behavior":
+        if self.corrections and self.proximal == "behavior":
             raise ValueError(
                 "corrections go by π_proximal / π_behavior, which is 1 where the proximal policy is the behavior's; "
                 "set train.proximal=recompute, or leave them out"
             )
-        if self.dual_clip and self.objective == "cispo":
-            raise ValueError("dual_clip does nothing with cispo, which cuts every ratio; set train.clip_high")
-        if self.kl_coef and self.kl == "k1" and self.kl_in == "loss":
-            raise ValueError("k1 in the loss teaches nothing; set train.kl_in=reward, or train.kl=k2 or k3")
-        for key, (low, high) in (("icepop_range", self.icepop_range), ("geometric_range", self.geometric_range)):
-            if not 0 <= low < 1 < high:
-                raise ValueError(f"{key} should lie around 1, such as [0.5, 2.0]")
+        mine = dict(by_dotted_key({"train": self.model_dump()}))
+        for key, instead in find_objective(self.objective).refuses.items():
+            if mine.get(key) != _DEFAULTS.get(key):
+                raise ValueError(f"{key} does nothing with {self.objective}: {instead}")
         return self
 
     @property
     def compares_within_groups(self) -> bool:
-        """Whether an answer's advantage depends on its group: so it is with every objective but REINFORCE++."""
-        return self.advantages not in ("batch", "gae") and not (
-            self.advantages is None and self.objective == "reinforce_pp"
-        )
+        """Whether an answer's advantage depends on the others of its group."""
+        return self.advantages not in NOT_WITHIN_GROUPS
 
-    def on(self, device: Device, num_parameters: int) -> "ResolvedTrainConfig":
-        """With a value for every knob that device and model decide, where it is empty. Compiling takes half a minute:
-        it is worth that for a model of some size, on a GPU."""
+    def on(self, device: Device, num_parameters: int = 0, *, compile: bool | None = None) -> "ResolvedTrainConfig":
+        """With a value for everything that device and model decide. Compiling takes half a minute: it is worth that for
+        a model of some size, on a GPU. Benchmarks and tests may decide otherwise; for a run there is torch's own
+        TORCH_COMPILE_DISABLE=1."""
         gpu = device == "cuda"
         chosen = {
             "device": device,
             "dtype": ("bfloat16" if gpu else "float32") if self.dtype == "auto" else self.dtype,
             "micro_batch_tokens": self.micro_batch_tokens or (None if gpu else 8_192),
-            "compile": gpu and num_parameters > 50_000_000 if self.compile is None else self.compile,
+            "compile": gpu and num_parameters > 50_000_000 if compile is None else compile,
         }
         return ResolvedTrainConfig(**(dict(self) | chosen))
 
@@ -145,12 +197,6 @@ class TrainConfig(Section):
         left = max(0.0, 1.0 - step / self.decay_steps) if self.decay_steps else 1.0
         return self.lr * warm * left
 
-    def entropy_coef_at(self, entropy: float) -> float:
-        """The bonus's weight in a step after one of that entropy."""
-        if self.entropy_floor is None:
-            return self.entropy_coef
-        return self.entropy_coef * max(0.0, 1.0 - entropy / self.entropy_floor)
-
 
 class ResolvedTrainConfig(TrainConfig):
     """What the trainer works with. `micro_batch_tokens` may still be empty: how many fit a GPU is found by trying."""
@@ -158,7 +204,15 @@ class ResolvedTrainConfig(TrainConfig):
     device: Device
     dtype: Literal["float32", "bfloat16"]
     compile: bool
+    """Whether torch.compile fuses the small operations of a layer."""
 
     @property
     def low_precision(self) -> bool:
         return self.dtype == "bfloat16"
+
+    def on(self, device: Device, num_parameters: int = 0, *, compile: bool | None = None) -> "ResolvedTrainConfig":
+        """It is resolved already."""
+        return self
+
+
+_DEFAULTS = dict(by_dotted_key({"train": TrainConfig.model_construct().model_dump()}))

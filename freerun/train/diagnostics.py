@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from freerun.core import Version
-from freerun.train.losses.base import TokenLoss, Tokens
-from freerun.train.losses.corrections import Correction
+from freerun.train.corrections import Corrected
+from freerun.train.objective import TokenLoss, Tokens
 from freerun.train.ranks import Ranks
 
 _OLDEST = 16
@@ -29,7 +29,7 @@ class Diagnostics:
         self._losses: list[float] = []
 
     @torch.no_grad()
-    def micro_batch(self, tokens: Tokens, entropy_A: Tensor, loss: TokenLoss, correction: Correction) -> None:
+    def micro_batch(self, tokens: Tokens, entropy_A: Tensor, loss: TokenLoss, correction: Corrected) -> None:
         self._add(
             tokens=torch.ones_like(entropy_A),
             entropy=entropy_A,
@@ -41,7 +41,7 @@ class Diagnostics:
 
     @torch.no_grad()
     def drift(self, before_A: Tensor, behavior_A: Tensor, staleness_A: Tensor) -> None:
-        """Of the weights before the step from those that sampled the tokens, whatever the objective makes of it."""
+        """How far the weights before the step are from those that sampled the tokens, whatever the objective is."""
         log_ratio_A = before_A - behavior_A
         ratio_A = log_ratio_A.exp()
         fresh_A = staleness_A == 0
@@ -111,7 +111,7 @@ class Diagnostics:
         return means | largest | self._ages() | {"loss": loss, "tokens": tokens}
 
     def _ages(self) -> dict[str, float]:
-        """The mean ratio of the weights before the step to behaviour, by staleness."""
+        """The mean ratio of the weights before the step to the behavior policy, by staleness."""
         assert self._by_age is not None
         counts, ratios = self._ranks.sum(self._by_age).tolist()
         return {f"ratio_at_age_{age}": ratios[age] / count for age, count in enumerate(counts) if count}
@@ -139,7 +139,7 @@ HEALTHY = {
     "behavior_capped_share": Healthy(0.0, 0.05, "many weights are cut off: lower control.max_staleness or train.lr"),
     "clip_share": Healthy(0.0, 0.4, "the policy moves far within a step: lower train.lr or train.minibatches"),
     "kept_share": Healthy(0.5, 1.01, "much of the batch is masked: lower control.max_staleness, or widen the ranges"),
-    "entropy": Healthy(0.01, float("inf"), "the policy hardly varies: lower train.lr, or raise train.entropy_coef"),
+    "entropy": Healthy(0.01, float("inf"), "the policy hardly varies: lower train.lr, or raise train.entropy.coef"),
     "grad_norm": Healthy(0.0, 100.0, "gradients are huge: lower train.lr, or look at the rewards for outliers"),
 }
 """Where each should lie, and what is likely wrong when it does not."""

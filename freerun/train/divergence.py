@@ -15,14 +15,14 @@ LARGEST = 1e5
 
 
 def refuse_divergence(learner: Learner, metrics: dict[str, float], ranks: Ranks) -> None:
-    """Look at what a step has just made, and refuse it if it has diverged; it is not saved then (`Learner.whole`)."""
+    """Look at what a step has just made, and refuse it if it has diverged; it is not saved then (`Learner.savable`)."""
     wrong = None
     if _num_beyond(learner.policy.parameters, ranks):
         wrong = "weights are not finite, or far too large"
     elif metrics.get("effective_samples", 1.0) == 0.0:
         wrong = "no token that was sampled is at all likely any more"
     if wrong:
-        learner.whole = False
+        learner.savable = False
         raise TrainerError(
             f"the policy has diverged at step {learner.version} ({wrong}): lower train.lr, which is "
             f"{metrics.get('lr', 0.0):g}, and look at the rewards for outliers"

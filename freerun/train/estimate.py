@@ -1,4 +1,4 @@
-"""Advantages by token, for a whole batch: by a critic's values, or without one the reward less all that is still to
+"""Advantages by token, for an entire batch: by a critic's values, or without one the reward less all that is still to
 come of the penalty for parting from the reference (REINFORCE++).
 
 Shapes: A trained tokens; S sequences.

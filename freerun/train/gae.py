@@ -11,7 +11,7 @@ Shapes: A trained tokens, sequence after sequence; S sequences.
 import torch
 from torch import Tensor
 
-from freerun.train.losses.base import TokenLoss
+from freerun.train.objective import TokenLoss
 
 
 @torch.no_grad()

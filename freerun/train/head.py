@@ -20,7 +20,7 @@ _CHUNK = {"cuda": 2**28, "cpu": 2**22}
 def logprobs_and_entropy(
     hidden_A: Tensor, weight_V: Tensor, targets_A: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """Of each target token under softmax(hidden · weightᵀ / temperature), and the entropy of that distribution.
+    """Log-probability of each target token under softmax(hidden · weightᵀ / temperature), and that softmax's entropy.
 
     Both float32 (or wider, as the weights), both with a gradient to `hidden_A` and to `weight_V`.
     """

@@ -2,7 +2,7 @@
 
 A step of reinforcement learning: advantages; whatever must be known by the weights before the step; then, for each PPO
 minibatch, gradients accumulated over its micro-batches and one optimizer step. The loss is a weighted mean over the
-trained tokens of the whole minibatch, however that was cut into micro-batches and dealt to ranks.
+trained tokens of the entire minibatch, however that was cut into micro-batches and dealt to ranks.
 """
 
 import math
@@ -23,23 +23,23 @@ from freerun.machine.device import choose_device
 from freerun.models.checkpoint import load_decoder, save_tensors
 from freerun.models.decoder import Decoder
 from freerun.train.advantages import advantages, overlong_penalty
+from freerun.train.average import sequence_weights
 from freerun.train.budget import Passes, micro_batch_budget
 from freerun.train.config import TrainConfig
+from freerun.train.corrections import Ratios, correct
 from freerun.train.diagnostics import Diagnostics, Health
 from freerun.train.estimate import estimate
 from freerun.train.gae import value_loss
+from freerun.train.kl import kl_estimate
 from freerun.train.lora import attach, save_adapter
-from freerun.train.losses.average import sequence_weights
-from freerun.train.losses.base import Tokens, sequence_sum
-from freerun.train.losses.corrections import correct
-from freerun.train.losses.kl import kl_estimate
-from freerun.train.losses.presets import bounds, resolve
+from freerun.train.losses import find_objective
 from freerun.train.models import CriticModel, PolicyModel
+from freerun.train.objective import Tokens, sequence_sum
 from freerun.train.packing import Packed, bundles, dealt, num_trained, pack, untrained, within
 from freerun.train.proximal import proximal_logprobs
 from freerun.train.ranks import ALONE, Ranks
 from freerun.train.speed import Phases, Speed
-from freerun.train.trained import Frozen, Trained, copy_of, decoder_of
+from freerun.train.trained import Frozen, Trained, copy_in, decoder_of
 
 
 class Learner:
@@ -57,17 +57,17 @@ class Learner:
         self._device = decoder.embed.weight.device
         config = config.on("cuda" if self._device.type == "cuda" else "cpu", decoder.shape.num_parameters)
         self._config, self._seed, self._longest, self._ranks = config, seed, longest, ranks
-        self._objective, self._bounds = resolve(config), bounds(config)
+        self._loss = find_objective(config.objective).loss
         start = decoder.embed.weight.dtype
         low = torch.bfloat16 if config.low_precision else start
         self._reference: Frozen | None = None
-        if config.kl_coef:
-            self._reference = Frozen(PolicyModel(copy_of(decoder, low), temperature), ranks)
+        if config.kl.coef:
+            self._reference = Frozen(copy_in(PolicyModel(decoder, temperature), low), ranks)
         self._critic: Trained | None = None
-        if self._objective.advantages == "gae":
-            self._critic = Trained(CriticModel(deepcopy(decoder)), config, ranks, config.critic_lr / config.lr)
-        if config.lora_rank:
-            attach(decoder, config.lora_rank, config.lora_alpha or 2 * config.lora_rank, seed=seed, dtype=start)
+        if config.advantages == "gae":
+            self._critic = Trained(CriticModel(deepcopy(decoder)), config, ranks, config.critic.lr / config.lr)
+        if config.lora.rank:
+            attach(decoder, config.lora.rank, config.lora.effective_alpha, seed=seed, dtype=start)
         self.policy = Trained(PolicyModel(decoder, temperature), config, ranks)
         self._shape = decoder.shape
         self._health = Health()
@@ -78,13 +78,13 @@ class Learner:
         )
         self._entropy = math.inf
         self.version: Version = 0
-        self.whole = True
-        """These are a version's weights, not those in the middle of a step."""
+        self.savable = True
+        """These are a version's weights: not those in the middle of a step, nor diverged."""
 
     @classmethod
     def from_folder(cls, folder: Path, config: TrainConfig, *args: Any) -> "Learner":
         """With the arguments of the class after these two."""
-        return cls(load_decoder(folder, device=choose_device(config.device)), config, *args)
+        return cls(load_decoder(folder, device=config.on(choose_device()).device), config, *args)
 
     @property
     def decoder(self) -> Decoder:
@@ -123,7 +123,7 @@ class Learner:
         for minibatch in begun.plan[1:]:
             self._optimize(self._backward(minibatch, diagnostics), diagnostics)
         phases.end("learn")
-        self.version, self.whole = self.version + 1, True
+        self.version, self.savable = self.version + 1, True
         computed = sum(len(micro.tokens_T) for minibatch in begun.plan for micro in minibatch)
         result = diagnostics.result()
         self._entropy = result.get("entropy", self._entropy)
@@ -148,7 +148,7 @@ class Learner:
         return StepResult(self.version, metrics, phases.ended, self._passes.take_notes())
 
     def _sft_backward(self, examples: Sequence[Sample]) -> Tensor:
-        """The gradient; this rank's part of the loss."""
+        """The gradient; this rank's share of the loss."""
         weights = sequence_weights([num_trained(example) for example in examples], "token", self._longest)
         total = torch.zeros((), device=self._device)
         for micro in self._packed(list(range(len(examples))), examples, [0.0] * len(examples), weights):
@@ -175,7 +175,7 @@ class Learner:
         tensors = self.policy.tensors()
         if self._ranks.is_first:
             save_tensors(tensors, self._shape, folder, like)
-        if self._config.lora_rank:
+        if self._config.lora.rank:
             save_adapter(self.decoder, folder / "adapter", str(like), writes=self._ranks.is_first)
 
     def state(self) -> dict[str, Any]:
@@ -205,7 +205,7 @@ class Learner:
         plan = []
         for indices in (sorted(order[share::count]) for share in range(count)):
             trained = [num_trained(samples[i]) for i in indices]
-            weights = sequence_weights(trained, self._objective.average, self._longest or max(trained))
+            weights = sequence_weights(trained, self._config.average, self._longest or max(trained))
             plan.append(list(self._packed(indices, samples, advantage, weights)))
         return plan
 
@@ -233,26 +233,24 @@ class Learner:
         if self._by_token:
             return rewards
         groups = [group.id for group in batch.groups for _ in group.samples]
-        return advantages(rewards, groups, self._objective.advantages)
+        return advantages(rewards, groups, self._config.advantages)
 
     @property
     def _by_token(self) -> bool:
         """Whether the tokens of an answer have advantages of their own: by a critic, or by what is still to come of the
-        penalty for parting from the reference (REINFORCE++). Within groups whole answers are compared."""
-        return self._critic is not None or (self._penalises and self._objective.advantages == "batch")
+        penalty for parting from the reference (REINFORCE++). Within groups entire answers are compared."""
+        return self._critic is not None or (self._penalises and self._config.advantages == "batch")
 
     @property
     def _penalises(self) -> bool:
         """Whether parting from the reference is taken from the reward."""
-        return self._reference is not None and self._config.kl_in == "reward"
+        return self._reference is not None and self._config.kl.apply_to == "reward"
 
     def _rewards(self, samples: Sequence[Sample]) -> list[float]:
         """As judged, less what long answers cost, and what parting from the reference does if that is by answer."""
-        config = self._config
+        last = int(self._longest * self._config.overlong_share)
         rewards = [
-            (sample.reward or 0.0)
-            + config.overlong_penalty * overlong_penalty(sample.num_sampled, self._longest, config.overlong_tokens)
-            for sample in samples
+            (sample.reward or 0.0) + overlong_penalty(sample.num_sampled, self._longest, last) for sample in samples
         ]
         if not self._penalises or self._by_token:
             return rewards
@@ -273,7 +271,7 @@ class Learner:
     def _kl_cost(self, micro: Packed, before_A: Tensor) -> Tensor:
         """What each token's divergence from the reference costs, by the weights before the step."""
         assert self._reference is not None
-        return self._config.kl_coef * kl_estimate(self._config.kl, before_A, self._reference(micro)[0])
+        return self._config.kl.coef * kl_estimate(self._config.kl.estimator, before_A, self._reference(micro)[0])
 
     @torch.no_grad()
     def _before_the_step(self, plan: list[list[Packed]], batch: Batch, diagnostics: Diagnostics) -> None:
@@ -282,11 +280,11 @@ class Learner:
         With one minibatch the policy is the proximal policy when its gradient is taken, so a pass of its own would
         compute the same numbers twice.
         """
-        recompute = self._objective.proximal == "recompute" and len(plan) > 1
+        recompute = self._config.proximal == "recompute" and len(plan) > 1
         for micro in (micro for minibatch in plan for micro in minibatch):
             if recompute:
                 micro.proximal_A = self.policy(micro)[0]
-            if self._reference and self._config.kl_in == "loss":
+            if self._reference and self._config.kl.apply_to == "loss":
                 micro.reference_A = self._reference(micro)[0]
             if self._penalises and self._by_token:
                 before_A = self.policy(micro)[0] if micro.proximal_A is None else micro.proximal_A
@@ -294,7 +292,7 @@ class Learner:
             if self._critic:
                 micro.values_A = self._critic(micro)
         if self._by_token and plan:
-            gamma, lam = (self._config.gamma, self._config.gae_lambda) if self._critic else (1.0, 1.0)
+            gamma, lam = (self._config.critic.gamma, self._config.critic.lam) if self._critic else (1.0, 1.0)
             estimate([micro for minibatch in plan for micro in minibatch], gamma, lam, self._ranks)
 
     def _backward(self, minibatch: list[Packed], diagnostics: Diagnostics) -> float:
@@ -307,20 +305,18 @@ class Learner:
         return float(kept / total)
 
     def _rl_backward(self, micro: Packed, diagnostics: Diagnostics) -> Tensor:
-        """One micro-batch. The weight of its tokens that were kept, that of all, and its part of the loss."""
+        """One micro-batch. The weight of its tokens that were kept, that of all, and its share of the loss."""
         policy_A, entropy_A = self.policy(micro)
         tokens = self._tokens(micro, policy_A)
-        loss = self._objective.loss(tokens, self._objective.clip)
+        loss = self._loss(tokens, self._config.clip.bounds)
         log_ratio_A = tokens.proximal_A - tokens.behavior_A
-        correction = correct(
-            *(self._objective.corrections, log_ratio_A, micro.advantages_A),
-            *(micro.sequence_A, micro.num_sequences, self._bounds),
-        )
-        bonus = self._config.entropy_coef_at(self._entropy)
+        ratios = Ratios(log_ratio_A, micro.advantages_A, micro.sequence_A, micro.num_sequences)
+        correction = correct(self._config.corrections, ratios)
+        bonus = self._config.entropy.coef_after(self._entropy)
         extra_A = -bonus * entropy_A if bonus else torch.zeros_like(policy_A)
         if micro.reference_A is not None:
-            divergence_A = kl_estimate(self._config.kl, policy_A, micro.reference_A)
-            extra_A = extra_A + self._config.kl_coef * divergence_A
+            divergence_A = kl_estimate(self._config.kl.estimator, policy_A, micro.reference_A)
+            extra_A = extra_A + self._config.kl.coef * divergence_A
             diagnostics.add(reference_kl=divergence_A)
         token_loss_A = correction.weight_A * loss.loss_A + correction.kept_A * extra_A
         total = (micro.weights_A * token_loss_A).sum()
@@ -339,9 +335,7 @@ class Learner:
         recomputed_A = policy_A.detach() if micro.proximal_A is None else micro.proximal_A
         return Tokens(
             policy_A=policy_A,
-            proximal_A=proximal_logprobs(
-                self._objective.proximal, policy_A, micro.behavior_A, staleness_A, recomputed_A
-            ),
+            proximal_A=proximal_logprobs(self._config.proximal, policy_A, micro.behavior_A, staleness_A, recomputed_A),
             behavior_A=micro.behavior_A,
             advantages_A=micro.advantages_A,
             sequence_A=micro.sequence_A,
@@ -353,7 +347,7 @@ class Learner:
         assert self._critic
         assert micro.values_A is not None
         assert micro.returns_A is not None
-        loss = value_loss(self._critic(micro), micro.values_A, micro.returns_A, self._config.value_clip)
+        loss = value_loss(self._critic(micro), micro.values_A, micro.returns_A, self._config.critic.clip)
         torch.autograd.backward((micro.weights_A * loss.loss_A).sum())
         diagnostics.add(value_loss=loss.loss_A)
 
@@ -377,10 +371,10 @@ class Learner:
             self._critic.clip()
         grad_norm = self.policy.clip(kept_share) if kept_share else None
         if self._critic:
-            self.whole = False
+            self.savable = False
             self._critic.apply(self._lr)
         if grad_norm is not None:
-            self.whole = False
+            self.savable = False
             self.policy.apply(self._lr)
             diagnostics.optimizer_step(grad_norm, self._lr)
         self._forget_gradients()

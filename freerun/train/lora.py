@@ -20,7 +20,7 @@ from freerun.core import ConfigError
 from freerun.core.files import atomic_folder
 from freerun.models.checkpoint import PARTS, hugging_face_names, to_hugging_face
 from freerun.models.decoder import Decoder
-from freerun.train.ranks import whole
+from freerun.train.ranks import full_tensor
 
 TARGETS = ("qkv", "out", "gate_up", "down")
 
@@ -77,7 +77,7 @@ def is_adapted(decoder: Decoder) -> bool:
 @torch.no_grad()
 def merged(decoder: Decoder) -> Iterator[tuple[str, Tensor]]:
     """The weights of the plain decoder that computes the same, by its names, in the base's type; one after another, so
-    that no more than one is whole at a time.
+    that no more than one is unsharded at a time.
 
     The sums are new tensors, the rest are the live ones. Adding B·A in place and subtracting it again would drift.
     Where ranks have shares, every one has to ask.
@@ -86,10 +86,10 @@ def merged(decoder: Decoder) -> Iterator[tuple[str, Tensor]]:
     for name, parameter in decoder.named_parameters():
         if name.endswith((".lora_a", ".lora_b")):
             continue
-        base = whole(parameter.detach())
+        base = full_tensor(parameter.detach())
         if layer := adapted.get(name):
             precise = torch.promote_types(base.dtype, torch.float32)
-            a, b = (whole(part.detach()).to(precise) for part in (layer.lora_a, layer.lora_b))
+            a, b = (full_tensor(factor.detach()).to(precise) for factor in (layer.lora_a, layer.lora_b))
             base = base.to(precise).addmm(b, a, alpha=layer.alpha / layer.rank).to(base.dtype)
         yield name, base
 
@@ -100,7 +100,7 @@ def adapter_state(decoder: Decoder) -> dict[str, Tensor]:
 
 
 def save_adapter(decoder: Decoder, folder: Path, base: str, writes: bool = True) -> None:
-    """Write an ordinary peft adapter for the Hugging Face model `base`; the folder appears whole or not at all.
+    """Write an ordinary peft adapter for the Hugging Face model `base`; the folder appears complete or not at all.
 
     Where ranks have shares, every one has to take part, and one `writes`.
     """
@@ -160,7 +160,7 @@ def _places(name: str) -> list[str]:
 def _adapted(decoder: Decoder) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Each adapted layer's name, A and B."""
     for name, layer in _layers(decoder):
-        yield name, whole(layer.lora_a.detach()), whole(layer.lora_b.detach())
+        yield name, full_tensor(layer.lora_a.detach()), full_tensor(layer.lora_b.detach())
 
 
 def _layers(decoder: Decoder) -> Iterator[tuple[str, AdaptedLinear]]:

@@ -11,13 +11,13 @@ PASS_TOKENS = 32_768
 
 
 def standing_bytes(shape: Shape, config: ResolvedTrainConfig, publishes: bool) -> int:
-    """Of one rank, between two passes: weights to compute with and to learn, gradient, moments; whoever `publishes` has
-    two versions more for the engines."""
+    """What one rank holds between two passes: weights to compute with and to learn, gradient, moments. A rank that
+    `publishes` holds two more versions for the engines."""
     size = _size(config)
     copy, learned = (2 if size == 2 else 0), 4 + 4 + 8
-    weights = copy + learned if not config.lora_rank else copy + 4  # an adapter is small, but the model is loaded wide
+    weights = copy + learned if not config.lora.rank else copy + 4  # an adapter is small, but the model is loaded wide
     weights += copy + learned if config.advantages == "gae" else 0
-    weights += size if config.kl_coef else 0
+    weights += size if config.kl.coef else 0
     logits = min(_LOGITS, PASS_TOKENS * shape.vocab_size)  # a chunk, its gradient, the matrix product's workspace
     published = 2 * size * shape.num_parameters if publishes else 0
     return shape.num_parameters * weights // config.ranks + published + 3 * 4 * logits + _SPARE

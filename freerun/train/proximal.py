@@ -4,9 +4,9 @@
     interpolate:  log π_prox = α log π_behav + (1 − α) log π_policy,  α = 0 if d = 0 else 1/d; A-3PO (Li et al. 2025)
     behavior:     log π_prox = log π_behav; PPO and GRPO as published
 
-d is the token's staleness. A-3PO saves the pass: it takes the policy to be d versions after the behaviour policy, the
-proximal policy to be one before it, and log-probabilities to move evenly in between. Of a token one version old that
-makes the behaviour policy; of a fresh one (d = 0) the policy itself, so for it there is no trust region: with several
+d is the token's staleness. A-3PO saves the pass: it takes the policy to be d versions after the behavior policy, the
+proximal policy to be one before it, and log-probabilities to move evenly in between. For a token one version old that
+is the behavior policy; for a fresh one (d = 0) it is the policy itself, so there is no trust region: with several
 minibatches a step and little staleness, recompute.
 
 Shapes: A trained tokens.

@@ -85,8 +85,8 @@ class Ranks:
 ALONE = Ranks()
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """All of it, where this rank has a share. All ranks have to ask.
+def full_tensor(tensor: Tensor) -> Tensor:
+    """The entire tensor, where this rank has a share of it. All ranks have to call this.
 
     A share is a DTensor. It is recognized by its methods: the class takes half a second to import, and a trainer of one
     rank never needs it.

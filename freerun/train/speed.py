@@ -18,8 +18,8 @@ class Speed:
     def of(
         self, sequences: Sequence[Sized], computed: int, phases: Sequence[tuple[str, float, float]]
     ) -> dict[str, float]:
-        """Tokens a second of the whole step, prompts included; on a GPU also the arithmetic, each GPU's. This rank has
-        `computed` so many tokens: a prompt that answers share counts once."""
+        """Tokens a second over the entire step, prompts included; on a GPU also each one's arithmetic. `computed` is
+        how many tokens this rank computed: a prompt that answers share counts once."""
         lengths = [len(tokens) for tokens in sequences]
         took_s = phases[-1][2] - phases[0][1]
         rates = {"tokens_per_s": sum(lengths) / took_s}
@@ -37,7 +37,7 @@ class Speed:
 
 
 class Phases:
-    """Names the stretches of a step, one after another."""
+    """When each phase of a step began and ended, one after another."""
 
     def __init__(self) -> None:
         self._start_s = time.monotonic()

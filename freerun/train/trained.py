@@ -22,7 +22,7 @@ from freerun.train.config import ResolvedTrainConfig
 from freerun.train.lora import is_adapted, merged
 from freerun.train.models import arrange
 from freerun.train.optimizer import AdamW
-from freerun.train.ranks import Ranks, whole
+from freerun.train.ranks import Ranks, full_tensor
 
 warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")  # of what nobody changes in place
 
@@ -58,7 +58,7 @@ class Trained:
         """
         if kept_share < 1.0:
             torch._foreach_mul_([p.grad for p in self.parameters if p.grad is not None], 1 / kept_share)
-        norm = whole(torch.nn.utils.clip_grad_norm_(self.parameters, self._config.clip_grad))
+        norm = full_tensor(torch.nn.utils.clip_grad_norm_(self.parameters, self._config.clip_grad))
         if not torch.isfinite(norm):
             raise TrainerError("the gradient is not finite; lower train.lr, or look at the rewards for huge values")
         return norm.item()
@@ -79,16 +79,16 @@ class Trained:
             copy.grad = None
 
     def tensors(self) -> dict[str, Tensor]:
-        """The decoder's weights as the module computes with them, whole, under the plain decoder's names. On several
-        ranks every one has to ask, and only the first gets them."""
+        """The decoder's weights as the module computes with them, unsharded, under the plain decoder's names. On
+        several ranks every one has to ask, and only the first gets them."""
         decoder = decoder_of(self.module)
-        tensors = ((name, whole(p.detach().to(self._dtype))) for name, p in decoder.named_parameters())
+        tensors = ((name, full_tensor(p.detach().to(self._dtype))) for name, p in decoder.named_parameters())
         if is_adapted(decoder):
             tensors = ((name, tensor.to(self._dtype)) for name, tensor in merged(decoder))
         return {name: tensor for name, tensor in tensors if self._ranks.is_first}
 
     def state(self) -> dict[str, Any]:
-        """Weights and the optimizer's state by parameter name: live tensors, whole or this rank's share.
+        """Weights and the optimizer's state by parameter name: live tensors, or this rank's share of them.
 
         An optimizer that has not stepped yet is given an empty state first: load into one, do not save one.
         """
@@ -133,19 +133,16 @@ def decoder_of(module: nn.Module) -> Decoder:
     return decoder
 
 
-def copy_of(decoder: Decoder, dtype: torch.dtype) -> Decoder:
-    """In that precision, but for the rotary frequencies."""
-    copy = deepcopy(decoder).to(dtype)
-    copy.inv_freq = decoder.inv_freq
+def copy_in(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """A copy of a module that has a decoder, in that precision but for the rotary frequencies."""
+    copy = deepcopy(module).to(dtype)
+    decoder_of(copy).inv_freq = decoder_of(module).inv_freq
     return copy
 
 
 def _compute_copy(owner: nn.Module) -> nn.Module:
-    """In bf16; its gradients go to the owner. Weights that do not learn exist once, in the copy."""
-    copy = deepcopy(owner)
-    inv_freq = decoder_of(owner).inv_freq
-    copy.to(torch.bfloat16)
-    decoder_of(copy).inv_freq = inv_freq
+    """A copy in bf16 whose gradients go to the owner. Weights that do not learn exist once, in the copy."""
+    copy = copy_in(owner, torch.bfloat16)
     for mine, theirs in zip(owner.parameters(), copy.parameters(), strict=True):
         if mine.requires_grad:
             theirs.register_post_accumulate_grad_hook(partial(_hand_over, mine))  # type: ignore[no-untyped-call]
@@ -176,11 +173,11 @@ def _shard(module: nn.Module, ranks: Ranks, low: bool) -> None:
     policy = MixedPrecisionPolicy(cast_forward_inputs=False)  # the residual stream stays float32
     if low:
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
-    for part in [*decoder_of(module).layers, module]:
-        fully_shard(part, mesh=ranks.mesh, mp_policy=policy)
-        assert isinstance(part, FSDPModule)
-        part.set_gradient_divide_factor(1.0)  # the sum over ranks: a minibatch's weights are those of all
-        part.set_force_sum_reduction_for_comms(True)  # gloo takes an average for a sum (pytorch #162338)
+    for sharded in [*decoder_of(module).layers, module]:
+        fully_shard(sharded, mesh=ranks.mesh, mp_policy=policy)
+        assert isinstance(sharded, FSDPModule)
+        sharded.set_gradient_divide_factor(1.0)  # the sum over ranks: a minibatch's weights are those of all
+        sharded.set_force_sum_reduction_for_comms(True)  # gloo takes an average for a sum (pytorch #162338)
 
 
 def _optimizer(learning: list[nn.Parameter], config: ResolvedTrainConfig) -> AdamW:

@@ -1,7 +1,8 @@
 """The trainer's process: takes one request at a time over ZeroMQ, does it, answers.
 
-A request is a method and its argument, with samples where it has any (`messages.py`); a reply is two frames, `ok` and
-the result, or `error` with message and traceback. `METHODS` is the whole protocol, for this side and for the client's.
+A request is a method and its argument, with samples where it has any (`messages.py`); a reply is three frames: the
+request's number, and `ok` with the result, or `error` with message and traceback. `METHODS` is the whole protocol, for
+this side and for the client's.
 
 With several ranks the first one does that. It says each request to the others, and all of them do it.
 """
@@ -12,7 +13,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -33,6 +36,10 @@ if TYPE_CHECKING:
     from freerun.train.checkpoint import CheckpointWriter
 
 
+_SAVING = ("freerun.train.checkpoint", "torch.distributed.checkpoint.state_dict", "torch._dynamo")
+"""What a checkpoint imports; the last by torch's get_state_dict."""
+
+
 class TrainerProcess:
     """Its methods are those of the Trainer protocol, done at once. It goes on from `checkpoint` where there is one.
 
@@ -50,7 +57,6 @@ class TrainerProcess:
         longest: int = 0,
         ranks: Ranks = ALONE,
     ) -> None:
-        torch.set_num_threads(config.threads)
         torch.manual_seed(seed)
         self._folder = folder
         self._publisher = publisher
@@ -65,6 +71,7 @@ class TrainerProcess:
         self._asked: Any = None
         """What the last request was about. It is let go of with the next: to free a batch takes milliseconds, for which
         engines would wait if it came before the reply."""
+        self._importing: Thread | None = None
         self.score = self._learner.score
 
     @cached_property
@@ -72,6 +79,13 @@ class TrainerProcess:
         from freerun.train.checkpoint import CheckpointWriter  # slow to import, and not needed before the first is due
 
         return CheckpointWriter(self._keep, self.ranks)
+
+    def _expect_checkpoints(self) -> None:
+        """From the first step on there is something to save, and an interrupted run has seconds for it: what saving
+        imports is imported beside the next steps."""
+        if self._importing is None:
+            self._importing = Thread(target=lambda: list(map(import_module, _SAVING)), daemon=True)
+            self._importing.start()
 
     def do(self, request: tuple[str, Any]) -> Any:
         method, self._asked = request
@@ -83,11 +97,13 @@ class TrainerProcess:
         start_s = time.monotonic()
         weights = self.publish(None)
         published = (PUBLISH, start_s, time.monotonic())
+        self._expect_checkpoints()
         return replace(result, weights=weights, phases=[*result.phases, published])
 
     def sft(self, examples: list[Sample]) -> StepResult:
         result = self._learner.sft(examples)
         refuse_divergence(self._learner, result.metrics, self.ranks)
+        self._expect_checkpoints()
         return result
 
     def publish(self, _: None) -> WeightsHandle | None:
@@ -105,7 +121,7 @@ class TrainerProcess:
         self._checkpoints.begin(self._learner, Path(wanted.folder), wanted.control)
 
     def _refuse_half_a_step(self) -> None:
-        if not self._learner.whole:
+        if not self._learner.savable:
             raise TrainerError(f"version {self._learner.version} is gone: the step after it failed half-way")
 
     def written(self, _: None) -> None:
@@ -145,8 +161,12 @@ def follow(worker: Worker, ready: Callable[[str], None]) -> None:
 def answer(worker: Worker, request: Received) -> list[bytes]:
     try:
         result = worker.do(worker.ranks.say(request.decoded()))
-        return [b"ok", msgspec.msgpack.encode(result)]
+        return [request.number, b"ok", msgspec.msgpack.encode(result)]
     except FreerunError as error:
-        return [b"error", msgspec.msgpack.encode((str(error), error.detail))]
+        return [request.number, b"error", msgspec.msgpack.encode((str(error), error.detail))]
     except Exception as error:
-        return [b"error", msgspec.msgpack.encode((f"{type(error).__name__}: {error}", traceback.format_exc()))]
+        return [
+            request.number,
+            b"error",
+            msgspec.msgpack.encode((f"{type(error).__name__}: {error}", traceback.format_exc())),
+        ]

@@ -22,7 +22,7 @@ from freerun.machine.mps import Mps
 from freerun.models.tiny import make_model
 
 ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-SMALLER = ("--groups", "2", "--slots", "12", "--longest", "24", "--steps", "1", "engine.threads=1", "train.threads=1")
+SMALLER = ("--groups", "2", "--slots", "12", "--longest", "24", "--steps", "1", "resources.threads=1")
 
 
 def bench(*arguments: str) -> tuple[str, dict[str, Any]]:
@@ -137,7 +137,7 @@ def test_what_is_right_for_this_machine_unless_said(monkeypatch: pytest.MonkeyPa
     assert Work.here() == LARGE
     monkeypatch.setattr("freerun.bench.work.visible_gpus", lambda: [])
     assert Work.here() == SMALL
-    assert Work.here(groups=3, overrides=["engine.burst=2"]).settings[-1] == "engine.burst=2"
+    assert Work.here(groups=3, overrides=["engine.cache_tokens=2000"]).settings[-1] == "engine.cache_tokens=2000"
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_what_is_right_for_this_machine_unless_said(monkeypatch: pytest.MonkeyPa
     [
         (("async", "--model", "7b"), "it is tiny, 4m, 135m, 0.6b, 1.5b"),
         (("async", "--etas", "0;4"), "whole numbers"),
-        (("async", "engine.brst=3"), "did you mean engine.burst?"),
+        (("async", "engine.max_runing=3"), "did you mean engine.max_running?"),
         (("interrupt", "--model", "7b"), "it is tiny, 4m, 135m, 0.6b, 1.5b"),
         (("packing", "--model", "7b"), "neither a folder nor one of 4m"),
         (("mps", "--model", "tiny"), "it is 4m, 135m, 0.6b, 1.5b"),

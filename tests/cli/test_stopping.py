@@ -66,7 +66,7 @@ def test_everything_ends_within_five_seconds(tmp_path: Path, number: signal.Sign
     assert "Traceback" not in errors
     assert (folder / "report.html").is_file()
     assert (folder / "checkpoints" / "last" / "model.safetensors").is_file(), "what was learned is saved"
-    assert list(CheckpointFolder(folder / "checkpoints").whole()) == [step]
+    assert list(CheckpointFolder(folder / "checkpoints").finished()) == [step]
     assert not list(memory_folder().glob(f"freerun-{run.pid}-*"))
 
 
@@ -78,4 +78,4 @@ def test_supervised_training_that_is_stopped_can_go_on(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "test"
     step = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["step"]
     assert errors.strip().splitlines()[-1] == f"stopped; step {step} is saved; go on with: freerun resume {folder}"
-    assert list(CheckpointFolder(folder / "checkpoints").whole()) == [step]
+    assert list(CheckpointFolder(folder / "checkpoints").finished()) == [step]

@@ -9,6 +9,7 @@ import yaml
 from freerun.config.load import knobs, load_config
 from freerun.config.text import dump
 from freerun.core import ConfigError
+from freerun.train.corrections import DistanceMask, IcePop
 
 BASE = ["model.path=m", "data.source=d.jsonl"]
 
@@ -84,7 +85,9 @@ def test_an_empty_section_is_all_defaults(tmp_path: Path) -> None:
     file.write_text("model: {path: m}\ndata: {source: d.jsonl}\ntrain:\nrollout:\nheld_out:\n")
     given = load_config(file)[0]
     assert given == load_config(None, BASE)[0]
-    assert load_config(file, ["train.objective=dapo"])[0].train.overlong_tokens == given.rollout.max_new_tokens // 5
+    assert load_config(file, ["train.objective=dapo"])[0].train.overlong_share == 0.2
+    file.write_text("model: {path: m}\ndata: {source: d.jsonl}\ntrain: {lr: 2e-5, kl: }\n")
+    assert load_config(file)[0] == given
     (tmp_path / "b.yaml").write_text("model:\ndata: {source: d.jsonl}\n")
     with pytest.raises(ConfigError, match="model"):
         load_config(tmp_path / "b.yaml")
@@ -93,35 +96,49 @@ def test_an_empty_section_is_all_defaults(tmp_path: Path) -> None:
 def test_what_goes_to_other_processes_is_what_was_set() -> None:
     """Infinite numbers are lost in JSON, if one lets them."""
     given = [
-        "train.clip_high=.inf",
-        "train.behavior_cap=.inf",
+        "train.clip.high=.inf",
         "train.clip_grad=.inf",
-        "train.icepop_range=[0.5, .inf]",
+        "train.corrections=[{name: icepop, low: 0.2, high: .inf}, distance]",
     ]
     train = load_config(None, [*BASE, *given])[0].train
-    assert train.clip_high == train.icepop_range[1] == float("inf")
+    assert train.clip.high == float("inf")
+    assert train.corrections == (IcePop(low=0.2, high=float("inf")), DistanceMask())
     sent = msgspec.json.decode(msgspec.json.encode(train.plain()))
     assert type(train).model_validate(sent) == train
 
 
 def test_every_knob_is_explained_and_there_are_few() -> None:
+    """Every leaf of the tree counts, and every option of every correction; `held_out` counts as one, since it has the
+    keys of `data`. The options of a judge or a dataset are their own, and are not counted."""
     every = list(knobs())
     assert all(help.endswith(".") and len(help) > 8 for _, help, _ in every), "each has one line of help"
-    assert len(every) < 120
+    assert len({key for key, _, _ in every}) == len(every) <= 90
+    assert {"train.kl.coef", "train.corrections", "train.corrections[icepop].low"} <= {key for key, _, _ in every}
+
+
+def test_nested_options_are_overridden_one_by_one(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("model: {path: m}\ndata: {source: d.jsonl}\ntrain: {kl: {coef: 0.1, estimator: k2}}\n")
+    config, origins = load_config(file, ["train.kl.coef=0.01", "train.lora.rank=16"])
+    assert (config.train.kl.coef, config.train.kl.estimator, config.train.lora.rank) == (0.01, "k2", 16)
+    assert (origins["train.kl.coef"], origins["train.kl.estimator"]) == ("command line", "a.yaml")
+    assert "did you mean train.kl.coef?" in refused("train.kl.coeff=1")
+    assert "train.corrections.0.icepop: low and high should lie around 1" in refused(
+        "train.corrections=[{name: icepop, low: 2}]"
+    )
 
 
 def test_an_objective_brings_what_it_needs_from_other_rooms() -> None:
-    given = ["model.path=m", "data.source=d.jsonl", "train.objective=dapo", "rollout.max_new_tokens=1000"]
+    given = ["model.path=m", "data.source=d.jsonl", "train.objective=dapo"]
     config, origins = load_config(None, given)
     assert config.control.drop_no_signal
-    assert config.train.overlong_tokens == 200
-    assert origins["control.drop_no_signal"] == "train.objective"
-    config, _ = load_config(None, [*given, "control.drop_no_signal=false", "train.overlong_tokens=7"])
+    assert (config.train.overlong_share, config.train.clip.high) == (0.2, 0.28)
+    assert origins["control.drop_no_signal"] == origins["train.clip.high"] == "train.objective"
+    assert "high: 0.28  # train.objective" in dump(config, origins)
+    config, origins = load_config(None, [*given, "control.drop_no_signal=false", "train.overlong_share=0.1"])
     assert not config.control.drop_no_signal
-    assert "rollout.max_new_tokens: Input should be a valid integer" in refused(
-        "train.objective=dapo", "rollout.max_new_tokens=many"
-    )
-    assert config.train.overlong_tokens == 7
+    assert config.train.overlong_share == 0.1
+    assert origins["train.overlong_share"] == "command line"
     for advantages in ("batch", "gae"):
         assert not load_config(None, [*given, f"train.advantages={advantages}"])[0].control.drop_no_signal
 
@@ -130,13 +147,6 @@ def test_an_objective_brings_what_it_needs_from_other_rooms() -> None:
     "advantages", ["train.advantages=batch", "train.advantages=gae", "train.objective=reinforce_pp"]
 )
 def test_equal_rewards_are_not_dropped_where_they_teach(advantages: str) -> None:
-    assert "which do teach where answers are compared with the whole batch" in refused(
+    assert "which do teach where answers are compared with the entire batch" in refused(
         advantages, "control.drop_no_signal=true"
     )
-
-
-def test_a_penalty_for_length_that_an_empty_answer_would_pay_is_refused() -> None:
-    assert "train.overlong_tokens is 65, more than rollout.max_new_tokens (64)" in refused(
-        "train.overlong_tokens=65", "rollout.max_new_tokens=64"
-    )
-    load_config(None, [*BASE, "train.overlong_tokens=64", "rollout.max_new_tokens=64"])

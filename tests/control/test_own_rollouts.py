@@ -1,7 +1,7 @@
 """A user's rollout in the loop: its rewards are taken, its failures cost their group alone and are counted."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -14,7 +14,7 @@ from freerun.rewards.base import JudgedSample, JudgeReason, Verdict
 from freerun.rollouts.base import GroupRollout
 from freerun.rollouts.client import RolloutClient
 from freerun.rollouts.own import OwnRollout
-from tests.control.test_promises import Letters, World, audit
+from tests.control.test_promises import Letters, PatientControl, World, audit
 from tests.fakeclock import run_fast
 
 
@@ -62,13 +62,17 @@ def test_failures_cost_their_group_alone_and_are_counted(seed: int) -> None:
             assert group.rewards == [0.25] * (2 if int(group.task.id[5:]) % 5 == 2 else 3)
 
 
+class GivesUpSoon(PatientControl):
+    give_up_after: ClassVar[int] = 7
+
+
 class Broken(Talking):
     async def talk(self, task: Task, client: RolloutClient) -> list[Trajectory]:
         raise ValueError("always")
 
 
 def test_a_rollout_that_always_raises_ends_the_run_with_its_line() -> None:
-    world = Broken(0, give_up_after=7)
+    world = Broken(0, control=GivesUpSoon)
     with pytest.raises(FreerunError) as caught:
         run_fast(world.go())
     assert "the last 7 groups were all dropped (the last one: rollout_error: " in str(caught.value)

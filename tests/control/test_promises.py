@@ -5,7 +5,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -35,6 +35,11 @@ def text_of(answer: str | JudgedSample) -> str:
     return answer if isinstance(answer, str) else answer.text
 
 
+class PatientControl(ControlConfig):
+    give_up_after: ClassVar[int] = 500
+    patience_s: ClassVar[float] = 10_000.0
+
+
 @dataclass
 class World(Observer):
     """Everything a run needs, scripted from one seed. It may begin where another one left off."""
@@ -57,7 +62,7 @@ class World(Observer):
     rest_solved: int = 0
     judges: int = 1000
     """Answers judged at the same time."""
-    give_up_after: int = 500
+    control: type[ControlConfig] = PatientControl
     waiting: int = 0
     begins: RunState = field(default_factory=RunState)
     run: Run = field(init=False)
@@ -72,14 +77,12 @@ class World(Observer):
         self._judges = asyncio.Semaphore(self.judges)
 
     async def go(self) -> "World":
-        config = ControlConfig(
+        config = self.control(
             steps=self.steps,
             groups_per_step=self.groups_per_step,
             max_staleness=self.max_staleness,
             when_stale=self.when_stale,
             drop_no_signal=self.drop_no_signal,
-            give_up_after=self.give_up_after,
-            patience_s=10_000.0,
         )
         self.engines = [self.engine_type(self._script, (i + 1) * self.update_s) for i in range(self.num_engines)]
         for engine in self.engines:

@@ -134,11 +134,11 @@ def test_empty_data(tmp_path: Path) -> None:
 
 
 def test_reasoning_gym_entries_are_whole_and_repeatable() -> None:
-    knobs: dict[str, Any] = {"limit": 3, "seed": 7, "options": {"min_terms": 2, "max_terms": 2}}
+    knobs: dict[str, Any] = {"limit": 3, "options": {"min_terms": 2, "max_terms": 2, "seed": 7}}
     source = read_source(DataConfig(source="reasoning-gym:chain_sum", **knobs))
     assert (source.stem, source.prompt_key, len(source.rows)) == ("chain_sum", "question", 3)
     assert source.rows == rows_of("reasoning-gym:chain_sum", **knobs)
-    assert source.rows != rows_of("reasoning-gym:chain_sum", **{**knobs, "seed": 8})
+    assert source.rows != rows_of("reasoning-gym:chain_sum", **{**knobs, "options": {**knobs["options"], "seed": 8}})
     assert source.rows[2]["reasoning_gym"] == "chain_sum"
     assert source.rows[2]["reasoning_gym_index"] == 2
     assert source.rows[2]["reasoning_gym_options"] == {"min_terms": 2, "max_terms": 2, "seed": 7, "size": 3}

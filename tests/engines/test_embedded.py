@@ -24,8 +24,11 @@ from tests.tiny import tiny_decoder
 SAMPLING = Sampling(max_new_tokens=24, seed=11, ignore_eos=True)
 
 
-def engine(decoder: Decoder | None = None, **config: object) -> EmbeddedEngine:
-    return EmbeddedEngine(decoder or tiny_decoder(), EngineConfig.model_validate(config))
+def engine(
+    decoder: Decoder | None = None, block_tokens: int | None = None, step_tokens: int | None = None, **config: object
+) -> EmbeddedEngine:
+    settings = EngineConfig.model_validate(config).on("cpu", block_tokens=block_tokens, step_tokens=step_tokens)
+    return EmbeddedEngine(decoder or tiny_decoder(), settings)
 
 
 def run(engine: EmbeddedEngine) -> dict[tuple[str, int], EndedAnswer]:

@@ -20,13 +20,12 @@ from freerun.engines.embedded.served import ServedEngine
 from freerun.engines.embedded.thread import EngineThread
 from freerun.engines.http import HttpEngine
 from freerun.machine.processes import Processes
-from freerun.run.child import EngineSettings
 from freerun.weights.base import Subscriber
 from freerun.weights.shm import ShmPublisher
 from tests.engines.ahead import AheadCpuRunner
 from tests.engines.test_embedded import recomputed
 from tests.engines.test_server import collect
-from tests.tiny import tiny_decoder, tiny_folder
+from tests.tiny import engine_settings, tiny_decoder, tiny_folder
 
 SAMPLING = Sampling(max_new_tokens=60, seed=11, ignore_eos=True)
 
@@ -39,9 +38,10 @@ class Decoders(Subscriber):
 
 
 @asynccontextmanager
-async def running_thread(**config: object) -> AsyncIterator[EngineThread]:
+async def running_thread(step_tokens: int | None = None, **config: object) -> AsyncIterator[EngineThread]:
     settings = EngineConfig.model_validate({"on_update": "finish"} | config)
-    thread = EngineThread(ServedEngine(tiny_decoder(0), settings), asyncio.get_running_loop())
+    engine = ServedEngine(tiny_decoder(0), settings.on("cpu", step_tokens=step_tokens))
+    thread = EngineThread(engine, asyncio.get_running_loop())
     try:
         yield thread
     finally:
@@ -156,7 +156,7 @@ async def test_a_paused_engine_says_why_it_cannot_wait() -> None:
 
 async def test_a_served_engine_lets_answers_finish(tmp_path: Path) -> None:
     """As a setting of the process; and, for one update, asked for otherwise."""
-    settings = EngineSettings(str(tiny_folder(tmp_path / "model")), {"max_running": 4, "on_update": "finish"})
+    settings = engine_settings(tiny_folder(tmp_path / "model"), max_running=4, on_update="finish")
     publisher = ShmPublisher(tmp_path)
     async with (
         Processes("freerun.run.child", tmp_path) as processes,

@@ -250,8 +250,8 @@ def test_weights_swapped_mid_answer_many_times() -> None:
     from tests.engines.test_embedded import recomputed
 
     versions = [decoder(seed, torch.float32) for seed in range(5)]
-    config = EngineConfig(cache_tokens=16_384, max_running=24, burst=4, step_tokens=100, block_tokens=16)
-    engine = EmbeddedEngine(decoder(0, torch.float32), config)
+    config = EngineConfig(cache_tokens=16_384, max_running=24)
+    engine = EmbeddedEngine(decoder(0, torch.float32), config.on("cuda", burst=4, step_tokens=100, block_tokens=16))
     dice = random.Random(0)
     prompts = {str(i): [dice.randrange(2, 512) for _ in range(dice.randrange(1, 150))] for i in range(8)}
     for id, prompt in prompts.items():
@@ -271,10 +271,12 @@ def test_weights_swapped_mid_answer_many_times() -> None:
 
 def test_an_answer_does_not_depend_on_its_company_or_the_burst() -> None:
     sampling = Sampling(max_new_tokens=50, seed=9, ignore_eos=True)
-    alone = EmbeddedEngine(decoder(2, torch.float32), EngineConfig(cache_tokens=8192, burst=8))
+    alone = EmbeddedEngine(decoder(2, torch.float32), EngineConfig(cache_tokens=8192).on("cuda", burst=8))
     alone.submit("x", [3, 4, 5], sampling, 2)
     expected = run(alone)
-    crowd = EmbeddedEngine(decoder(2, torch.float32), EngineConfig(cache_tokens=8192, burst=3, max_running=16))
+    crowd = EmbeddedEngine(
+        decoder(2, torch.float32), EngineConfig(cache_tokens=8192, max_running=16).on("cuda", burst=3)
+    )
     for i in range(9):
         crowd.submit(f"other{i}", [i + 2] * (i + 1), replace(sampling, seed=i), 3)
     crowd.submit("x", [3, 4, 5], sampling, 2)
@@ -293,7 +295,7 @@ def test_restricted_sampling_on_the_gpu() -> None:
 
 def test_a_restricted_answer_leaves_its_company_as_it_was() -> None:
     sampling = Sampling(max_new_tokens=40, seed=3, ignore_eos=True)
-    engine = EmbeddedEngine(decoder(3, torch.float32), EngineConfig(cache_tokens=8192, burst=4))
+    engine = EmbeddedEngine(decoder(3, torch.float32), EngineConfig(cache_tokens=8192).on("cuda", burst=4))
     engine.submit("free", [5, 6], sampling, 2)
     alone = run(engine)
     engine.submit("free", [5, 6], sampling, 2)
@@ -305,7 +307,7 @@ def test_a_restricted_answer_leaves_its_company_as_it_was() -> None:
 
 def test_what_the_kernels_cannot_do_is_sampled_in_torch_with_the_same_dice() -> None:
     sampling = Sampling(max_new_tokens=40, seed=3, ignore_eos=True, temperature=0.8, top_k=20)
-    engine = EmbeddedEngine(decoder(3, torch.float32), EngineConfig(cache_tokens=8192, burst=4))
+    engine = EmbeddedEngine(decoder(3, torch.float32), EngineConfig(cache_tokens=8192).on("cuda", burst=4))
     engine.submit("plain", [5, 6], sampling, 2)
     alone = run(engine)
     engine.submit("plain", [5, 6], sampling, 2)
@@ -324,7 +326,7 @@ def test_what_the_kernels_cannot_do_is_sampled_in_torch_with_the_same_dice() -> 
 
 def test_steps_are_short_from_the_news_of_new_weights_to_their_first_tokens() -> None:
     model = decoder(1, torch.bfloat16)
-    engine = EmbeddedEngine(model, EngineConfig(cache_tokens=4096, max_running=8, burst=8))
+    engine = EmbeddedEngine(model, EngineConfig(cache_tokens=4096, max_running=8).on("cuda", burst=8))
     engine.warm_up()
     assert (engine.tokens, engine.running, engine.has_work) == (0, 0, False)
     engine.submit("a", [1, 2, 3], Sampling(max_new_tokens=1900, seed=1, ignore_eos=True), 2)

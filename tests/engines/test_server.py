@@ -21,10 +21,9 @@ from freerun.engines import frames
 from freerun.engines.base import Completion, Sampling
 from freerun.engines.http import HttpEngine
 from freerun.machine.processes import Processes
-from freerun.run.child import EngineSettings
 from freerun.weights.shm import ShmPublisher
 from tests.engines.test_embedded import recomputed
-from tests.tiny import tiny_decoder, tiny_folder
+from tests.tiny import engine_settings, tiny_decoder, tiny_folder
 
 SAMPLING = Sampling(max_new_tokens=30, seed=3, ignore_eos=True)
 
@@ -33,7 +32,7 @@ SAMPLING = Sampling(max_new_tokens=30, seed=3, ignore_eos=True)
 async def engine(folder: Path) -> AsyncIterator[HttpEngine]:
     model = tiny_folder(folder / "model")
     async with Processes("freerun.run.child", folder) as processes:
-        url = await processes.start("engine 0", "engine", EngineSettings(str(model), {"cache_tokens": 4096}), 1)
+        url = await processes.start("engine 0", "engine", engine_settings(model, cache_tokens=4096), 1)
         async with HttpEngine(url) as http:
             yield http
 
@@ -225,7 +224,7 @@ async def _stop_strings(e: HttpEngine) -> None:
 
 async def test_an_engine_that_dies_fails_its_requests(tmp_path: Path) -> None:
     async with Processes("freerun.run.child", tmp_path) as processes:
-        settings = EngineSettings(str(tiny_folder(tmp_path / "model")), {})
+        settings = engine_settings(tiny_folder(tmp_path / "model"))
         async with HttpEngine(await processes.start("engine 0", "engine", settings, 1)) as e:
             asking = asyncio.create_task(collect(e.generate([5], replace(SAMPLING, max_new_tokens=500), 2)))
             await until(lambda stats: stats.running == 2, e)

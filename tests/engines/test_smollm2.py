@@ -87,8 +87,8 @@ def recomputed(theirs: Any, prompt: list[int], answer: list[int]) -> torch.Tenso
 def test_logprobs_are_those_of_transformers_whatever_the_version(theirs: Any, tokenizer: Any) -> None:
     """64 sampled answers with new weights every few steps: each token against its own version, recomputed."""
     base = load_decoder(Path(FOLDER))
-    config = EngineConfig(max_running=24, step_tokens=512, cache_tokens=4096, on_update="recompute")
-    engine = EmbeddedEngine(load_decoder(Path(FOLDER)), config)
+    config = EngineConfig(max_running=24, cache_tokens=4096, on_update="recompute")
+    engine = EmbeddedEngine(load_decoder(Path(FOLDER)), config.on("cpu", step_tokens=512))
     prompts = {str(i): tokenizer(prompt)["input_ids"] for i, prompt in enumerate(PROMPTS)}
     assert len(prompts) == 64
     for id, prompt in prompts.items():
@@ -129,7 +129,8 @@ def test_logprobs_are_those_of_transformers_whatever_the_version(theirs: Any, to
 
 @needs_weights
 def test_greedy_answers_are_those_of_transformers(theirs: Any, tokenizer: Any) -> None:
-    engine = EmbeddedEngine(load_decoder(Path(FOLDER)), EngineConfig(max_running=8, step_tokens=512, cache_tokens=4096))
+    config = EngineConfig(max_running=8, cache_tokens=4096)
+    engine = EmbeddedEngine(load_decoder(Path(FOLDER)), config.on("cpu", step_tokens=512))
     prompts = {prompt: chat(tokenizer, prompt) for prompt in random.Random(0).sample(PROMPTS, 16)}
     assert len(prompts) == 16
     for prompt, tokens in prompts.items():

@@ -31,7 +31,7 @@ REQUESTS = 1_700
 """Of each engine."""
 WARM_UP = 500
 EOS = 1
-CONFIG = {"cache_tokens": 192, "block_tokens": 4, "max_running": 16, "step_tokens": 96}
+CONFIG = {"cache_tokens": 192, "max_running": 16}
 
 
 def small_decoder(seed: int) -> Decoder:
@@ -74,7 +74,8 @@ class Soak:
         self.dice = random.Random(seed)
         self.weights = [small_decoder(0), small_decoder(1)]
         """Version v has the weights v % 2."""
-        self.engine = EmbeddedEngine(small_decoder(0), EngineConfig.model_validate({**CONFIG, "on_update": on_update}))
+        config = EngineConfig.model_validate({**CONFIG, "on_update": on_update})
+        self.engine = EmbeddedEngine(small_decoder(0), config.on("cpu", block_tokens=4, step_tokens=96))
         self.recomputes = on_update == "recompute"
         self.asked: dict[str, PendingAnswers] = {}
         self.beginnings = deque([self.tokens(12), self.tokens(24), self.tokens(36)], maxlen=8)

@@ -16,13 +16,13 @@ from freerun.machine.processes import Processes
 from freerun.machine.scratch import memory_folder, scratch_folder
 from freerun.models.checkpoint import save_decoder
 from freerun.run.child import EngineSettings
-from tests.tiny import tiny_decoder, tiny_folder
+from tests.tiny import engine_settings, tiny_decoder, tiny_folder
 
 
 async def test_a_process_that_cannot_start_says_why(tmp_path: Path) -> None:
     async with Processes("freerun.run.child", tmp_path) as processes:
         with pytest.raises(ConfigError, match=r"^model\.path: there is no folder .*nothing; give a folder") as caught:
-            await processes.start("engine 0", "engine", EngineSettings(str(tmp_path / "nothing"), {}), 1)
+            await processes.start("engine 0", "engine", engine_settings(tmp_path / "nothing"), 1)
         assert caught.value.detail == "", "it is the user's mistake, and the line says all"
         with pytest.raises(ProcessDied, match=r"the engine 1 process ended with code 1; its log is") as died:
             await processes.start("engine 1", "engine", EngineSettings(str(tmp_path), {"max_running": 0}), 1)
@@ -31,7 +31,7 @@ async def test_a_process_that_cannot_start_says_why(tmp_path: Path) -> None:
 
 async def test_a_death_is_noticed(tmp_path: Path) -> None:
     async with Processes("freerun.run.child", tmp_path) as processes:
-        settings = EngineSettings(str(tiny_folder(tmp_path / "model")), {})
+        settings = engine_settings(tiny_folder(tmp_path / "model"))
         await processes.start("engine 0", "engine", settings, 1)
         os.kill(processes._children[0].process.pid, signal.SIGKILL)
         with pytest.raises(ProcessDied, match="was killed by SIGKILL"):
@@ -43,7 +43,7 @@ async def test_a_model_that_computes_no_numbers_is_said_to_in_one_line(tmp_path:
     decoder.embed.weight.data.fill_(float("nan"))
     save_decoder(decoder, tmp_path / "model")
     async with Processes("freerun.run.child", tmp_path) as processes:
-        url = await processes.start("engine 0", "engine", EngineSettings(str(tmp_path / "model"), {}), 1)
+        url = await processes.start("engine 0", "engine", engine_settings(tmp_path / "model"), 1)
         async with HttpEngine(url) as engine:
             with pytest.raises(EngineError):
                 _ = [answer async for answer in engine.generate([3], Sampling(4), 2)]
@@ -57,12 +57,12 @@ async def test_a_model_that_computes_no_numbers_is_said_to_in_one_line(tmp_path:
 PARENT = """
 import asyncio, sys
 from pathlib import Path
-from freerun.run.child import EngineSettings
 from freerun.machine.processes import Processes
+from tests.tiny import engine_settings
 
 async def main():
     async with Processes("freerun.run.child", Path(sys.argv[1])) as processes:
-        await processes.start("engine 0", "engine", EngineSettings(sys.argv[2], {}), 1)
+        await processes.start("engine 0", "engine", engine_settings(Path(sys.argv[2])), 1)
         print(processes._children[0].process.pid, flush=True)
         await processes.watch()
 

@@ -80,7 +80,7 @@ def test_judges_get_the_processors_that_the_rest_of_a_run_leaves(monkeypatch: py
 
     assert workers(2) == 1
     assert workers(16) == 13, "one engine, one trainer, the controller"
-    assert workers(16, "engine.threads=4", "train.threads=2", "resources.engines=2", "train.ranks=2") == 3
+    assert workers(16, "resources.threads=3", "resources.engines=2", "train.ranks=2") == 3
     assert workers(192) == 32
     assert workers(16, "reward.workers=5") == 5
     assert RewardConfig().processes == 16, "a judge alone"
@@ -202,7 +202,6 @@ def test_resources_decide() -> None:
     assert not placement.several_engines([])
     assert placement.ranks == [2]
     assert placement.shared
-    assert place(config("engine.device=cpu", "train.device=cpu"), gpus(2)).engines == [None]
     assert place(config(), []).ranks == [None]
     assert not place(config(), []).shared
     assert place(config(), gpus(2), RunKind.SFT).engines == []
@@ -259,10 +258,10 @@ def test_float32_takes_more() -> None:
 
 def test_what_cannot_fit_is_refused_with_the_settings_to_change() -> None:
     run = config()
-    with pytest.raises(ConfigError, match=r"set train.recompute=true or train.lora_rank=16") as caught:
+    with pytest.raises(ConfigError, match=r"set train.recompute=true or train.lora.rank=16") as caught:
         memory_of(run, LARGE, gpus(1))
     assert "\n" not in str(caught.value)
-    lora = config("train.lora_rank=16")
+    lora = config("train.lora.rank=16")
     memory_of(lora, LARGE, gpus(1))
     with pytest.raises(ConfigError, match="GPU 0"):
         memory_of(run, MEDIUM, gpus(1, free=20))

@@ -29,7 +29,7 @@ LENIENT = {"game_of_life_halting"}
 
 @pytest.mark.parametrize("name", sorted(DATASETS))
 def test_it_scores_its_own_answer(name: str) -> None:
-    source = DataConfig(source=f"reasoning-gym:{name}", limit=2, seed=3, options=OPTIONS.get(name, {}))
+    source = DataConfig(source=f"reasoning-gym:{name}", limit=2, options={**OPTIONS.get(name, {}), "seed": 3})
     for row in make_entries(name, source):
         extra = json.loads(json.dumps(row, default=str))  # as data/ leaves it
         task = Task("t", row["question"], [], None, extra)

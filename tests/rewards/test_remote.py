@@ -36,8 +36,8 @@ def asked(server: str) -> dict[str, Any]:
     return told
 
 
-def service(judge: dict[str, Any], **knobs: Any) -> JudgeService:
-    return JudgeService(RewardConfig(judge=judge, **{"retries": 0, "give_up_after": 1000, **knobs}))
+def service(judge: dict[str, Any], retries: int = 0, **knobs: Any) -> JudgeService:
+    return JudgeService(RewardConfig(judge=judge, **knobs), retries=retries, give_up_after=1000)
 
 
 def test_http_rewards(server: str) -> None:
@@ -191,8 +191,8 @@ async def test_workers_are_the_limit_of_requests_at_once(server: str) -> None:
 async def test_a_slow_judge_does_not_take_workers_from_others(server: str) -> None:
     """math does not wait for the model: it has workers of its own, and the model's time-out is not math's."""
     model = {"name": "model", "base_url": f"{server}/v1", "model": "m", "weight": 0.5, "timeout_s": 0.4, "workers": 1}
-    config = RewardConfig(judge=["exact", model, {"name": "length", "weight": -0.1}], retries=0)
-    async with JudgeService(config) as judge:
+    config = RewardConfig(judge=["exact", model, {"name": "length", "weight": -0.1}])
+    async with JudgeService(config, retries=0) as judge:
         assert len(judge._pools) == 2
         assert await judge.judge(TASK, "5") == Verdict(1.0 + 0.5 * 0.1 - 0.1, JudgeReason.OK)
         hung = await judge.judge(TASK, "hang")

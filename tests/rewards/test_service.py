@@ -199,7 +199,7 @@ async def test_a_crash_is_tried_again_by_another_worker(judge_file: JudgeFile, t
             while text == "h": pass
             return tried
     """)
-    async with JudgeService(config(judge, retries=2, timeout_s=0.3)) as service:
+    async with JudgeService(config(judge, timeout_s=0.3), retries=2) as service:
         assert (await service.judge(TASK, "c")).reward == 3.0
         assert (await service.judge(TASK, "h")).reason is JudgeReason.TIMEOUT
         assert (await service.judge(TASK, "e")).reason is JudgeReason.ERROR
@@ -218,7 +218,7 @@ async def test_workers_are_replaced_before_they_grow(
 
 
 async def test_unparseable_answers_are_counted_and_are_no_failure() -> None:
-    async with JudgeService(config("number", give_up_after=1)) as service:
+    async with JudgeService(config("number"), give_up_after=1) as service:
         for _ in range(3):
             verdict = await service.judge(TASK, "no idea")
             assert (verdict.reward, verdict.reason) == (0.0, JudgeReason.UNPARSEABLE)
@@ -247,7 +247,7 @@ async def test_printing_does_no_harm_and_goes_to_the_log(scripted: str, tmp_path
 @pytest.mark.parametrize("order", ["child and hang", "child and exit"])
 async def test_a_judges_children_die_with_its_worker(scripted: str, order: str, pid_pipe: tuple[Task, Path]) -> None:
     task, path = pid_pipe
-    async with JudgeService(config(scripted, timeout_s=0.5, retries=0)) as service:
+    async with JudgeService(config(scripted, timeout_s=0.5), retries=0) as service:
         judging = asyncio.create_task(service.judge(task, order))
         child = os.pidfd_open(await read_pid(path))
         assert (await judging).reason in (JudgeReason.TIMEOUT, JudgeReason.CRASH)
@@ -258,7 +258,7 @@ async def test_a_worker_that_died_idle_fails_no_judgement(
     scripted: str, pid_pipe: tuple[Task, Path], workers: list[JudgeWorker]
 ) -> None:
     task, path = pid_pipe
-    async with JudgeService(config(scripted, retries=0)) as service:
+    async with JudgeService(config(scripted), retries=0) as service:
         _, pid = await asyncio.gather(service.judge(task, "pid"), read_pid(path))
         os.kill(pid, signal.SIGKILL)
         await workers[0]._connection.reader._wait_for_data("test")  # type: ignore[attr-defined]
@@ -307,21 +307,20 @@ async def test_cancelled_calls_under_load_leave_verdicts_with_their_callers(scri
 
 
 async def test_giving_up_after_failures_in_a_row(scripted: str) -> None:
-    async with JudgeService(config(scripted, give_up_after=3)) as service:
+    async with JudgeService(config(scripted), give_up_after=3) as service:
         for text in ("raise", "nan", "x", "raise", "nan"):
             assert isinstance(await service.judge(TASK, text), Verdict)
         waiting = asyncio.gather(*(service.judge(TASK, "raise") for _ in range(3)), return_exceptions=True)
         for error in (*await waiting, *await asyncio.gather(service.judge(TASK, "x"), return_exceptions=True)):
             assert isinstance(error, RewardError)
             assert str(error).startswith("3 judgements in a row failed (3 error), the first with: ValueError: no good;")
-            assert "raise give_up_after" in str(error)
             assert "\n" not in str(error)
             assert "in reward" in error.detail
     assert service.counts == {JudgeReason.ERROR: 5, JudgeReason.OK: 1}
 
 
 async def test_hangs_and_crashes_count_as_failures(scripted: str) -> None:
-    async with JudgeService(config(scripted, give_up_after=2, timeout_s=0.5)) as service:
+    async with JudgeService(config(scripted, timeout_s=0.5), give_up_after=2) as service:
         await service.judge(TASK, "exit")
         with pytest.raises(RewardError, match=r"2 judgements in a row failed \(1 crash, 1 timeout\)"):
             await service.judge(TASK, "hang")
@@ -387,7 +386,7 @@ async def test_a_forkserver_that_dies_is_replaced(
         await loaded(self)
 
     monkeypatch.setattr(ForkServer, "_loaded", noted)
-    async with JudgeService(config(scripted, workers=2, retries=9)) as service, asyncio.timeout(30):
+    async with JudgeService(config(scripted, workers=2), retries=9) as service, asyncio.timeout(30):
         os.kill(forkservers[0]._child.process.pid, signal.SIGKILL)
         while len(forkservers) < 2:  # its workers die a moment after it, and judge until then
             assert (await service.judge(TASK, "x")).reward == 1.0
@@ -460,7 +459,7 @@ async def test_a_users_function_is_called_every_time(judge_file: JudgeFile) -> N
 
 
 async def test_answers_are_judged_together_and_some_of_them_may_fail(scripted: str) -> None:
-    async with JudgeService(RewardConfig(judge=scripted, workers=2, timeout_s=0.5, retries=0)) as service:
+    async with JudgeService(RewardConfig(judge=scripted, workers=2, timeout_s=0.5), retries=0) as service:
         verdicts = await service.judge_all(TASK, ["hang", "abc", "exit", "abc"])
     assert [verdict.reason.value for verdict in verdicts] == ["timeout", "ok", "crash", "ok"]
     assert [verdict.reward for verdict in verdicts] == [None, 3.0, None, 3.0]
@@ -485,7 +484,7 @@ async def test_a_judge_that_forks_answers_for_itself_alone(judge_file: JudgeFile
             return len(text)
     """)
     texts = [f"{kind}{'x' * n}" for n in range(12) for kind in ("fork", "late", "a", "b")]
-    async with JudgeService(config(judge, workers=2, retries=retries)) as service:
+    async with JudgeService(config(judge, workers=2), retries=retries) as service:
         verdicts = await asyncio.gather(*(service.judge(TASK, text) for text in texts))
     for text, verdict in zip(texts, verdicts, strict=True):
         if not text.startswith("late"):
@@ -515,7 +514,7 @@ async def test_a_daemon_of_a_judge_ends_with_it(judge_file: JudgeFile, order: st
             while text == "hang": pass
             return 1
     """)
-    async with JudgeService(config(judge, timeout_s=0.5 if order == "hang" else 30, retries=0)) as service:
+    async with JudgeService(config(judge, timeout_s=0.5 if order == "hang" else 30), retries=0) as service:
         judging = asyncio.create_task(service.judge(task, order))
         daemon = os.pidfd_open(await read_pid(path))
         await judging
@@ -534,7 +533,7 @@ async def test_a_judge_that_takes_too_much_memory_fails_alone(
             while text == "more": kept.append(bytearray(64 << 20))
             return len(kept)
     """)
-    async with JudgeService(config(judge, retries=0, workers=64)) as service:  # of the machine, each has little
+    async with JudgeService(config(judge, workers=64), retries=0) as service:  # of the machine, each has little
         verdicts = [await service.judge(TASK, text) for text in ("more", "x", "x")]
     assert verdicts[0] == Verdict(None, JudgeReason.CRASH, "the judge wants more memory than a worker may have")
     assert [verdict.reward for verdict in verdicts[1:]] == [0.0, 0.0]
@@ -551,8 +550,8 @@ async def test_async_judges(judge_file: JudgeFile) -> None:
             while text == "hang": await asyncio.sleep(1)
             return len(text) + more + 100 * (len(loops) - 1)
     """)
-    spec = RewardConfig(judge={"name": judge, "more": 10}, workers=1, timeout_s=0.5, retries=0)
-    async with JudgeService(spec) as service:
+    spec = RewardConfig(judge={"name": judge, "more": 10}, workers=1, timeout_s=0.5)
+    async with JudgeService(spec, retries=0) as service:
         assert [(await service.judge(TASK, text)).reward for text in ("a", "bb")] == [11.0, 12.0]
         assert (await service.judge(TASK, "raise")).detail.startswith("ValueError: no good")
         assert (await service.judge(TASK, "hang")).reason is JudgeReason.TIMEOUT

@@ -37,7 +37,7 @@ def run(trained: RunFolder, tmp_path: Path) -> RunFolder:
 
 def forget_the_model(folder: RunFolder) -> None:
     """As an older Freerun left it: neither what the weights are of, nor checksums."""
-    for checkpoint in CheckpointFolder(folder.checkpoints).whole().values():
+    for checkpoint in CheckpointFolder(folder.checkpoints).finished().values():
         values = json.loads((checkpoint / CONTROL).read_text())
         del values["model"]
         (checkpoint / CONTROL).write_text(json.dumps(values))
@@ -49,7 +49,7 @@ async def test_a_resume_that_fails_late_leaves_the_configuration_and_the_next_go
     forget_the_model(run)
     before = run.config.read_text()
     with pytest.raises(TrainerError, match="step-6 is damaged, or of another model") as caught:
-        await local.train(*resume(run.path, ["train.lora_rank=8", "control.steps=8"]))
+        await local.train(*resume(run.path, ["train.lora.rank=8", "control.steps=8"]))
     assert caught.value.detail == "", "one line, not the trainer's traceback"
     assert run.config.read_text() == before
     outcome = await local.train(*resume(run.path, ["control.steps=7", "train.lr=0.01"]))
@@ -92,8 +92,8 @@ def test_another_tokenizer_lora_and_critic_are_refused(run: RunFolder, tmp_path:
     (other / "tokenizer.json").write_text(text.replace('"a": 2', '"b": 2', 1).replace('"b": 3', '"a": 3', 1))
     with pytest.raises(ConfigError, match="its tokenizer knows other tokens"):
         resume(run.path, ["control.steps=8", f"model.path={other}"])
-    with pytest.raises(ConfigError, match=r"was trained with train\.lora_rank=0 and train\.lora_alpha=0"):
-        resume(run.path, ["control.steps=8", "train.lora_rank=8"])
+    with pytest.raises(ConfigError, match=r"was trained with train\.lora\.rank=0 and train\.lora\.alpha=0"):
+        resume(run.path, ["control.steps=8", "train.lora.rank=8"])
     with pytest.raises(ConfigError, match="has no critic"):
         resume(run.path, ["control.steps=8", "train.advantages=gae"])
 
@@ -172,7 +172,7 @@ async def test_a_run_that_diverges_says_so_and_its_last_good_checkpoint_goes_on(
     with pytest.raises(TrainerError, match=r"^the policy has diverged at step \d+ .*: lower train\.lr, which is 1000"):
         await local.train(run)
     folder = RunFolder(tmp_path / "runs" / "test")
-    kept = CheckpointFolder(folder.checkpoints).whole()
+    kept = CheckpointFolder(folder.checkpoints).finished()
     assert kept
     assert not (folder.checkpoints / "last").exists(), "there is no good version to give away"
     assert folder.report.is_file()

@@ -75,7 +75,7 @@ async def test_a_run_of_two_ranks_and_its_rest_with_one(tmp_path: Path) -> None:
     rewards = [record.reward_mean for record in outcome.steps]
     assert sum(rewards[-5:]) > sum(rewards[:5]) + 0.5
     folder = outcome.folder
-    assert list(CheckpointFolder(folder.checkpoints).whole()) == [20, 30]
+    assert list(CheckpointFolder(folder.checkpoints).finished()) == [20, 30]
     assert (folder.logs / "trainer 1.log").read_text() == ""
     before = load_file(folder.checkpoints / "last" / "model.safetensors")
 

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
 EXACT = (
     "control.groups_per_step=1", "control.max_staleness=0", "rollout.max_new_tokens=3", "train.minibatches=2",
-    "train.warmup_steps=4", "train.weight_decay=0.1", "data.limit=4", "control.rest_solved=2",
+    "train.warmup_steps=4", "train.weight_decay=0.1", "data.limit=4", "control.skip_solved=2",
     "evaluate.pass_reward=0",
 )  # fmt: skip
 """One request at a time: with several, the company an answer keeps in a forward pass depends on timing, and so does
@@ -59,7 +59,7 @@ def kill_in_mid_run(run: Prepared, folder: Path, command: str = "train") -> tupl
     going = subprocess.Popen([*FREERUN, command, str(folder / "run.yaml")], stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     try:
-        while not 0 < max(CheckpointFolder(left.checkpoints).whole(), default=0) < len(steps_of(left)):
+        while not 0 < max(CheckpointFolder(left.checkpoints).finished(), default=0) < len(steps_of(left)):
             assert going.poll() is None
             assert time.monotonic() < deadline
             select.select([], [], [], 0.01)
@@ -68,7 +68,7 @@ def kill_in_mid_run(run: Prepared, folder: Path, command: str = "train") -> tupl
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         going.wait()
-    return max(CheckpointFolder(left.checkpoints).whole()), steps_of(left)[-1]
+    return max(CheckpointFolder(left.checkpoints).finished()), steps_of(left)[-1]
 
 
 def steps_of(folder: RunFolder) -> list[int]:
@@ -101,7 +101,7 @@ def test_a_killed_run_goes_on_to_the_same_weights_bit_for_bit(tmp_path: Path) ->
     assert f"{saved + 3} steps" in folder.report.read_text()
     goes_on = f"goes on from {folder.checkpoints}/step-{saved}"
     assert any(event["name"] == goes_on for event in read_timeline(folder.timeline))
-    assert list(CheckpointFolder(folder.checkpoints).whole())[-1] == saved + 3
+    assert list(CheckpointFolder(folder.checkpoints).finished())[-1] == saved + 3
     assert not list(folder.checkpoints.glob("*.unfinished"))
     assert len(read_state(folder.checkpoints / f"step-{saved + 3}" / CONTROL).resting) == 4, "all pass, and sit out"
     assert [record.solved for record in read_steps(folder.metrics)] == [1, 2, 3, *[4] * saved]
@@ -149,7 +149,7 @@ def anything(task, text):
 def test_a_run_that_fails_on_its_way_keeps_what_it_has_learned(tmp_path: Path) -> None:
     """Though it was to save its last step only."""
     (tmp_path / "judge.py").write_text(FAILS_LATER)
-    how = ("control.groups_per_step=2", f"reward.judge={tmp_path / 'judge.py'}:anything", "reward.give_up_after=3")
+    how = ("control.groups_per_step=2", f"reward.judge={tmp_path / 'judge.py'}:anything")
     run = prepared(tmp_path, *how, "control.steps=100000")
     (tmp_path / "run.yaml").write_text(run.config.model_dump_json())
     ended = subprocess.run([*FREERUN, "train", str(tmp_path / "run.yaml")], capture_output=True, text=True, check=False)
@@ -158,7 +158,7 @@ def test_a_run_that_fails_on_its_way_keeps_what_it_has_learned(tmp_path: Path) -
     assert ended.returncode == 2, "the judge is the user's"
     assert f"stopped; step {step} is saved; go on with: freerun resume {folder.path}" in ended.stderr
     assert "the judge is out of order" in ended.stderr
-    assert list(CheckpointFolder(folder.checkpoints).whole()) == [step]
+    assert list(CheckpointFolder(folder.checkpoints).finished()) == [step]
     assert weights(folder)
     resume(folder.path, [])
 

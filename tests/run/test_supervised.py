@@ -37,7 +37,7 @@ class Seen(Observer):
 
 
 async def test_supervised_training_until_good_enough(tmp_path: Path) -> None:
-    run = prepared(tmp_path, "sft.until=0.9", "sft.check_every=10", "sft.steps=300", how=prepare_sft)
+    run = prepared(tmp_path, "sft.until=0.9", "evaluate.every=10", "sft.steps=300", how=prepare_sft)
     seen = Seen()
     folder = await sft(run, [seen])
     evaluations = [evaluation.pass_at_1 for _, evaluation in seen.evaluations]
@@ -47,13 +47,13 @@ async def test_supervised_training_until_good_enough(tmp_path: Path) -> None:
     assert len(steps) == 10 * len(evaluations)
     assert [evaluation.pass_at_1 for evaluation in read_evals(folder.evals)] == evaluations
     assert steps[-1].trainer["loss"] < steps[0].trainer["loss"]
-    assert steps[0].tokens_trained > steps[0].samples == run.config.sft.batch_size
+    assert steps[0].tokens_trained > steps[0].samples == run.config.control.groups_per_step
     assert math.isnan(steps[0].reward_mean)
     assert steps[-1].staleness_max == 0
 
 
 async def test_supervised_training_that_falls_short_keeps_what_it_has(tmp_path: Path) -> None:
-    run = prepared(tmp_path, "sft.until=0.99", "sft.check_every=2", "sft.steps=3", how=prepare_sft)
+    run = prepared(tmp_path, "sft.until=0.99", "evaluate.every=2", "sft.steps=3", how=prepare_sft)
     seen = Seen()
     with pytest.raises(FreerunError, match=r"below sft\.until=0\.99; the model so far is in"):
         await sft(run, [seen])
@@ -82,7 +82,7 @@ async def test_supervised_training_knows_no_temperature_and_needs_no_held_out_an
 
 
 def test_killed_it_goes_on_to_the_same_weights_bit_for_bit(tmp_path: Path) -> None:
-    settings = ("sft.batch_size=7", "train.warmup_steps=4", "train.save_every=3")
+    settings = ("control.groups_per_step=7", "train.warmup_steps=4", "train.save_every=3")
     endless = prepared(tmp_path, *settings, "name=killed", "sft.steps=100000", how=prepare_sft)
     saved, done = kill_in_mid_run(endless, tmp_path, "sft")
     assert done >= saved

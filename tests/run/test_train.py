@@ -69,7 +69,7 @@ async def test_an_asynchronous_run_learns_and_leaves_a_readable_folder(tmp_path:
     assert "60 steps" in folder.report.read_text()
     assert "max_staleness: 2  # command line" in folder.config.read_text()
     load_decoder(folder.checkpoints / "last")
-    assert list(CheckpointFolder(folder.checkpoints).whole()) == [40, 60], "every 40th and the last"
+    assert list(CheckpointFolder(folder.checkpoints).finished()) == [40, 60], "every 40th and the last"
 
     again = await local.evaluate(
         prepared(tmp_path, f"model.path={folder.checkpoints / 'last'}", "evaluate.samples=4", how=prepare_eval),

@@ -50,7 +50,7 @@ async def test_honest_answers_get_what_they_earned(seed: int) -> None:
     answers = hostile + honest
     chance.shuffle(answers)
     limits = {"cpu_s": 0.5, "wall_s": 2.0, "memory_mb": 256}
-    async with JudgeService(RewardConfig(judge={"name": "code", **limits}, workers=2, retries=0)) as service:
+    async with JudgeService(RewardConfig(judge={"name": "code", **limits}, workers=2), retries=0) as service:
         verdicts = await asyncio.gather(*(service.judge(TASK, text) for text, _ in answers))
     for (text, earned), verdict in zip(answers, verdicts, strict=True):
         assert verdict.reward == earned, (text, verdict)

@@ -9,7 +9,7 @@ import torch
 from freerun.core import TrainerError
 from freerun.train.checkpoint import CheckpointWriter, load_checkpoint
 from freerun.train.checkpoint_folder import CONTROL, CheckpointFolder, version_of
-from freerun.train.config import TrainConfig
+from freerun.train.config import EntropyConfig, TrainConfig
 from freerun.train.learner import Learner
 from tests.tiny import tiny_decoder
 from tests.train.test_learner import random_batch
@@ -17,7 +17,7 @@ from tests.train.test_learner import random_batch
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
 CONFIG = TrainConfig(
-    lr=1e-2, warmup_steps=4, decay_steps=9, minibatches=3, weight_decay=0.1, entropy_coef=0.1, entropy_floor=9.0
+    lr=1e-2, warmup_steps=4, decay_steps=9, minibatches=3, weight_decay=0.1, entropy=EntropyConfig(coef=0.1, floor=9.0)
 )
 
 
@@ -101,7 +101,7 @@ def test_the_newest_are_kept_and_a_version_is_written_once(tmp_path: Path) -> No
     for version in range(4):
         learn(who, range(version, version + 1))
         save(who, tmp_path)
-    assert list(CheckpointFolder(tmp_path).whole()) == [3, 4]
+    assert list(CheckpointFolder(tmp_path).finished()) == [3, 4]
     written = (tmp_path / "step-4" / ".metadata").stat().st_mtime_ns
     save(who, tmp_path)
     assert (tmp_path / "step-4" / ".metadata").stat().st_mtime_ns == written
@@ -120,7 +120,7 @@ def test_a_checkpoint_that_was_never_finished_is_not_one(tmp_path: Path, monkeyp
     monkeypatch.setattr("freerun.core.files._flush_to_disk", full)
     with pytest.raises(TrainerError, match="could not be written: No space left on device"):
         save(who, tmp_path, keep=1)
-    assert list(CheckpointFolder(tmp_path).whole()) == [1]
+    assert list(CheckpointFolder(tmp_path).finished()) == [1]
     assert version_of(tmp_path / "step-2.unfinished") is None
     assert (tmp_path / "step-2.unfinished" / CONTROL).is_file()
     CheckpointFolder(tmp_path).remove_unfinished()
@@ -131,8 +131,8 @@ def test_a_folder_of_weights_is_not_a_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "step-7").mkdir()
     (tmp_path / "step-7" / "model.safetensors").write_text("")
     (tmp_path / "last").mkdir()
-    assert CheckpointFolder(tmp_path).whole() == {}
-    assert CheckpointFolder(tmp_path / "nothing").whole() == {}
+    assert CheckpointFolder(tmp_path).finished() == {}
+    assert CheckpointFolder(tmp_path / "nothing").finished() == {}
 
 
 def test_what_does_not_fit_or_is_damaged_says_so(tmp_path: Path) -> None:

@@ -23,11 +23,11 @@ def test_weights_that_nobody_can_compute_with_are_refused(odd: float) -> None:
     learner = Learner(tiny_decoder(), TrainConfig())
     result = learner.step(random_batch(0))
     refuse_divergence(learner, result.metrics, ALONE)
-    assert learner.whole
+    assert learner.savable
     learner.decoder.embed.weight.data[3, 5] = odd
     with pytest.raises(TrainerError, match=r"has diverged at step 1 \(weights are not finite.*lower train.lr"):
         refuse_divergence(learner, result.metrics, ALONE)
-    assert not learner.whole, "so that nobody saves it"
+    assert not learner.savable, "so that nobody saves it"
 
 
 def test_a_policy_that_finds_no_sampled_token_likely_has_diverged() -> None:

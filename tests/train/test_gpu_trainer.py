@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from freerun.core import Batch, FinishReason, Group, Sample, Task
+from freerun.machine.device import Device
 from freerun.models.attention import LONG, GpuPackedAttention, PackedAttention
 from freerun.models.decoder import Decoder
 from freerun.train import budget
@@ -36,9 +37,12 @@ def batch(version: int, longest: int = 200) -> Batch:
     return Batch(version, [Group(i, Task("", "", []), [sample() for _ in range(4)], version) for i in range(4)])
 
 
-def trained(device: str = "cuda", steps: int = 3, **config: Any) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
+def trained(
+    device: Device = "cuda", steps: int = 3, compile: bool = False, **config: Any
+) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
     """Where three steps lead, and what the last one reported."""
-    learner = Learner(decoder(device), TrainConfig(lr=1e-3, micro_batch_tokens=700, device=device, **config))
+    settings = TrainConfig(lr=1e-3, micro_batch_tokens=700, **config).on(device, compile=compile)
+    learner = Learner(decoder(device), settings)
     for version in range(steps):
         result = learner.step(batch(version))
     return {name: p.detach().cpu().clone() for name, p in learner.policy._owner.named_parameters()}, result.metrics
@@ -52,13 +56,13 @@ def off(mine: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
 
 
 def test_float32_is_what_a_cpu_gives() -> None:
-    (ours, _), (theirs, _) = trained(dtype="float32", compile=False), trained("cpu")
+    (ours, _), (theirs, _) = trained(dtype="float32"), trained("cpu")
     assert off(ours, theirs) < 0.02
 
 
 def test_bf16_over_float32_weights_with_and_without_what_makes_it_faster() -> None:
     theirs, exact = trained("cpu")
-    plain, metrics = trained(compile=False)
+    plain, metrics = trained()
     assert metrics["loss"] == pytest.approx(exact["loss"], abs=0.01)
     assert metrics["entropy"] == pytest.approx(exact["entropy"], rel=0.01)
     assert off(plain, theirs) < 0.35, "Adam makes signs of small gradients, and bf16 turns some of them"
@@ -83,7 +87,7 @@ def test_engine_and_trainer_agree_in_bf16() -> None:
         for _, c in engine.step():
             samples.append(Sample([5, 6, 7, 8, *c.tokens], [False] * 4 + [True] * 200, [0.0] * 4 + c.logprobs,
                                   [-1] * 4 + c.versions, c.finish, reward=float(c.index % 2)))  # fmt: skip
-    metrics = Learner(decoder(), TrainConfig(compile=False)).step(Batch(0, [Group(0, Task("", "", []), samples, 0)]))
+    metrics = Learner(decoder(), TrainConfig()).step(Batch(0, [Group(0, Task("", "", []), samples, 0)]))
     assert metrics.metrics["engine_mismatch"] < 0.01
 
 
@@ -114,12 +118,12 @@ def test_a_shared_prefix_short_and_long() -> None:
 
 
 def test_the_budget_is_found() -> None:
-    learner = Learner(decoder(), TrainConfig(compile=False))
+    learner = Learner(decoder(), TrainConfig())
     assert learner._passes.tokens >= 2048
 
 
 def test_the_budget_is_what_was_tried_where_more_does_not_fit() -> None:
-    learner = Learner(decoder(), TrainConfig(compile=False))
+    learner = Learner(decoder(), TrainConfig())
     tokens, peak = budget._peak(learner.policy, torch.device("cuda"), 8, [508] * 4)
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(0).total_memory
@@ -131,7 +135,7 @@ def test_the_budget_is_what_was_tried_where_more_does_not_fit() -> None:
 
 
 def test_a_pass_that_does_not_fit_is_cut_and_done_again() -> None:
-    learner = Learner(decoder(), TrainConfig(compile=False, micro_batch_tokens=1_000_000))
+    learner = Learner(decoder(), TrainConfig(micro_batch_tokens=1_000_000))
     learner.step(batch(0))
     torch.cuda.empty_cache()
     long = Batch(1, [group for copy in range(300) for group in batch(1).groups])

@@ -186,8 +186,9 @@ def test_engine_and_trainer_agree_at_equal_weights(sampling: dict[str, Any]) -> 
 @pytest.mark.parametrize("sampling", RESTRICTED, ids=str)
 @pytest.mark.parametrize(
     "corrections",
-    [{}, {"corrections": ["icepop"], "icepop_range": [0.99, 1.01]},
-     {"corrections": ["sequence", "geometric", "distance"], "geometric_range": [0.99, 1.01], "max_distance": 0.01}],
+    [{}, {"corrections": [{"name": "icepop", "low": 0.99, "high": 1.01}]},
+     {"corrections": ["sequence", {"name": "geometric", "low": 0.99, "high": 1.01},
+                      {"name": "distance", "most": 0.01}]}],
     ids=["as it is", "icepop", "all else"],
 )  # fmt: skip
 def test_fresh_tokens_are_kept_whatever_was_left_out_when_they_were_sampled(

@@ -10,19 +10,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, log
-from typing import get_args
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from freerun.core import ConfigError
+from freerun.train.average import sequence_weights
 from freerun.train.config import TrainConfig
-from freerun.train.losses.average import sequence_weights
-from freerun.train.losses.base import Clip, TokenLoss, Tokens
-from freerun.train.losses.corrections import correct
+from freerun.train.corrections import IcePop, Ratios, TokenWeight, correct
+from freerun.train.losses import find_objective, names
 from freerun.train.losses.gspo import gspo
 from freerun.train.losses.ppo import ppo
-from freerun.train.losses.presets import PRESETS, bounds, resolve
+from freerun.train.objective import Clip, TokenLoss, Tokens
 from freerun.train.proximal import proximal_logprobs
 
 LONGEST = 16
@@ -200,18 +201,15 @@ def packed(answers: list[Answer], proximal: str) -> Tokens:
 def learned(objective: str, micros: list[list[Answer]]) -> tuple[float, list[float], list[TokenLoss]]:
     """The minibatch's loss and gradient as a trainer puts them together from its micro-batches."""
     config = TrainConfig(objective=objective)
-    preset = resolve(config)
-    weights = iter(sequence_weights([len(a.policy) for micro in micros for a in micro], preset.average, LONGEST))
+    weights = iter(sequence_weights([len(a.policy) for micro in micros for a in micro], config.average, LONGEST))
     total, gradient, losses, weight, kept = 0.0, [], [], 0.0, 0.0
     for answers in micros:
-        tokens = packed(answers, preset.proximal)
+        tokens = packed(answers, config.proximal)
         average_A = torch.tensor([next(weights) for _ in answers], dtype=torch.float64)[tokens.sequence_A]
         log_ratio_A = tokens.proximal_A - tokens.behavior_A
-        correction = correct(
-            *(preset.corrections, log_ratio_A, tokens.advantages_A),
-            *(tokens.sequence_A, tokens.num_sequences, bounds(config)),
-        )
-        loss = preset.loss(tokens, preset.clip)
+        ratios = Ratios(log_ratio_A, tokens.advantages_A, tokens.sequence_A, tokens.num_sequences)
+        correction = correct(config.corrections, ratios)
+        loss = find_objective(objective).loss(tokens, config.clip.bounds)
         summed = (average_A * correction.weight_A * loss.loss_A).sum()
         torch.autograd.backward(summed)
         assert tokens.policy_A.grad is not None
@@ -347,37 +345,67 @@ def test_averages_by_hand() -> None:
         sequence_weights([1], "median", 10)
 
 
-def test_every_objective_has_a_preset_and_a_formula() -> None:
-    names = set(get_args(TrainConfig.model_fields["objective"].annotation))
-    assert names == set(PRESETS) == set(FORMULAS)
+def test_every_objective_has_a_formula() -> None:
+    assert set(names()) == set(FORMULAS)
 
 
-def test_a_configuration_overrides_a_preset() -> None:
-    assert resolve(TrainConfig()) == PRESETS["decoupled_ppo"]
-    assert resolve(TrainConfig(objective="dr_grpo")) == PRESETS["dr_grpo"]
-    told = TrainConfig(
-        objective="gspo",
-        clip_high=0.5,
-        average="constant",
-        advantages="batch",
-        proximal="interpolate",
-        corrections=(),
+@pytest.mark.parametrize("objective", FORMULAS)
+def test_every_objective_says_all_that_its_paper_does(objective: str) -> None:
+    """None relies on a default, which another objective may have been the reason for."""
+    keys = ("clip.low", "clip.high", "advantages", "average", "proximal", "corrections")
+    assert set(find_objective(objective).implies) >= {f"train.{key}" for key in keys}
+
+
+def test_what_an_objective_implies_holds_unless_it_is_set() -> None:
+    assert TrainConfig(objective="decoupled_ppo") == TrainConfig()
+    assert TrainConfig() == TrainConfig.model_construct(), "the defaults are the default objective's"
+    assert TrainConfig(objective="dr_grpo").average == "constant"
+    told = TrainConfig.model_validate(
+        {
+            "objective": "gspo",
+            "clip": {"high": 0.5},
+            "average": "constant",
+            "advantages": "batch",
+            "proximal": "interpolate",
+            "corrections": [],
+        }
     )
-    got = resolve(told)
-    assert got.loss is gspo
-    assert got.clip == Clip(3e-4, 0.5)
-    assert (got.average, got.advantages, got.proximal, got.corrections) == ("constant", "batch", "interpolate", ())
-    assert resolve(TrainConfig(dual_clip=3.0)).clip == Clip(0.2, 0.2, 3.0)
-    assert bounds(TrainConfig(behavior_cap=2.0, icepop_range=(0.25, 4.0))).icepop == (0.25, 4.0)
+    assert told.clip.bounds == Clip(3e-4, 0.5)
+    assert (told.average, told.advantages, told.proximal, told.corrections) == ("constant", "batch", "interpolate", ())
+    assert TrainConfig.model_validate({"clip": {"dual": 3.0}}).clip.bounds == Clip(0.2, 0.2, 3.0)
+    assert TrainConfig(objective="dapo").overlong_share == 0.2
+    given = {"name": "token", "cap": 2.0}
+    assert TrainConfig.model_validate({"corrections": [given, "distance"]}).corrections[0] == TokenWeight(cap=2.0)
+    assert TrainConfig.model_validate({"corrections": ["icepop"]}).corrections == (IcePop(low=0.5, high=5.0),)
 
 
-def test_contradictory_knobs_are_refused() -> None:
-    with pytest.raises(ValueError, match="token and icepop each weigh"):
-        TrainConfig(corrections=("token", "geometric", "icepop"))
-    with pytest.raises(ValueError, match="k1 in the loss teaches nothing"):
-        TrainConfig(kl_coef=0.1, kl="k1")
-    with pytest.raises(ValueError, match="dual_clip does nothing with cispo"):
-        TrainConfig(objective="cispo", dual_clip=3.0)
-    with pytest.raises(ValueError, match="geometric_range should lie around 1"):
-        TrainConfig(geometric_range=(1.1, 2.0))
-    assert TrainConfig(kl_coef=0.1, kl="k1", kl_in="reward").kl == "k1"
+def test_corrections_that_are_only_implied_give_way_to_the_paper_s_proximal_policy() -> None:
+    """`train.objective=grpo train.proximal=behavior` is the paper's, and has nothing to correct."""
+    assert TrainConfig(objective="grpo").corrections == (TokenWeight(),)
+    assert TrainConfig(objective="grpo", proximal="behavior").corrections == ()
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"corrections": ["token", "geometric", "icepop"]}, "token and icepop each weigh"),
+        ({"corrections": ["hope"]}, "there is no correction 'hope'; choose among token, sequence"),
+        ({"corrections": [{"name": "token", "low": 1}]}, "Extra inputs are not permitted"),
+        ({"corrections": [{"name": "geometric", "low": 1.1, "high": 2}]}, "low and high should lie around 1"),
+        ({"kl": {"coef": 0.1, "estimator": "k1"}}, "k1 in the loss teaches nothing"),
+        ({"objective": "cispo", "clip": {"dual": 3.0}}, "train.clip.dual does nothing with cispo"),
+    ],
+)
+def test_contradictory_settings_are_refused(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        TrainConfig.model_validate(settings)
+
+
+def test_k1_may_be_taken_from_the_reward() -> None:
+    given = {"coef": 0.1, "estimator": "k1", "apply_to": "reward"}
+    assert TrainConfig.model_validate({"kl": given}).kl.estimator == "k1"
+
+
+def test_an_objective_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match="there is no objective gpso; did you mean gspo"):
+        TrainConfig(objective="gpso")

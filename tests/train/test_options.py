@@ -11,16 +11,18 @@ import torch
 from freerun.core import Batch, FinishReason, TrainerError
 from freerun.train import trained
 from freerun.train.checkpoint import CheckpointWriter, load_checkpoint
-from freerun.train.config import _PROXIMAL, TrainConfig
+from freerun.train.config import TrainConfig
 from freerun.train.diagnostics import Diagnostics, Health
 from freerun.train.learner import Learner
-from freerun.train.losses.presets import PRESETS
+from freerun.train.losses import names
 from freerun.train.packing import Packed, pack
 from freerun.train.protocol import Checkpoint
 from freerun.train.worker import TrainerProcess
 from tests.tiny import tiny_decoder
 from tests.train.test_advantages import plain_gae
 from tests.train.test_learner import plain_logprobs, random_batch
+
+K1_IN_REWARD = {"coef": 0.3, "estimator": "k1", "apply_to": "reward"}
 
 
 def learner(start: torch.dtype = torch.float64, **config: Any) -> Learner:
@@ -32,18 +34,18 @@ def weights(who: Learner) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in who.policy.tensors().items()}
 
 
-OPTIONS: list[dict[str, Any]] = [{"objective": name} for name in PRESETS] + [
-    {"corrections": ["icepop"], "icepop_range": [0.2, 1.5]},
-    {"corrections": ["sequence", "geometric"], "geometric_range": [0.3, 1.2]},
+OPTIONS: list[dict[str, Any]] = [{"objective": name} for name in names()] + [
+    {"corrections": [{"name": "icepop", "low": 0.2, "high": 1.5}]},
+    {"corrections": ["sequence", {"name": "geometric", "low": 0.3, "high": 1.2}]},
     {"proximal": "interpolate"},
-    {"kl_coef": 0.1},
-    {"kl_coef": 0.1, "kl_in": "reward", "kl": "k1"},
-    {"kl_coef": 0.1, "kl_in": "reward", "kl": "k1", "objective": "reinforce_pp"},
-    {"kl_coef": 0.1, "kl_in": "reward", "kl": "k1", "advantages": "gae"},
-    {"entropy_coef": 0.05},
-    {"entropy_coef": 0.05, "entropy_floor": 5.0},
+    {"kl": {"coef": 0.1}},
+    {"kl": {"coef": 0.1, "apply_to": "reward", "estimator": "k1"}},
+    {"kl": {"coef": 0.1, "apply_to": "reward", "estimator": "k1"}, "objective": "reinforce_pp"},
+    {"kl": {"coef": 0.1, "apply_to": "reward", "estimator": "k1"}, "advantages": "gae"},
+    {"entropy": {"coef": 0.05}},
+    {"entropy": {"coef": 0.05, "floor": 5.0}},
     {"advantages": "gae"},
-    {"objective": "dapo", "overlong_tokens": 6},
+    {"objective": "dapo", "overlong_share": 0.5},
 ]
 
 
@@ -77,16 +79,16 @@ def test_the_bonus_for_entropy_fades_towards_its_floor() -> None:
         return all(torch.equal(one[name], other[name]) for name in one)
 
     for steps in (1, 2):
-        assert same(after(steps), after(steps, entropy_coef=0.5, entropy_floor=2.0))
-    assert same(after(1), after(1, entropy_coef=0.5, entropy_floor=6.0))
-    assert not same(after(2), after(2, entropy_coef=0.5, entropy_floor=6.0))
-    assert not same(after(1), after(1, entropy_coef=0.5))
+        assert same(after(steps), after(steps, entropy={"coef": 0.5, "floor": 2.0}))
+    assert same(after(1), after(1, entropy={"coef": 0.5, "floor": 6.0}))
+    assert not same(after(2), after(2, entropy={"coef": 0.5, "floor": 6.0}))
+    assert not same(after(1), after(1, entropy={"coef": 0.5}))
 
 
 def test_masked_tokens_count_as_if_they_were_not_there() -> None:
     """IcePop keeps a part of the tokens; the same step on that part alone, with the same weights, is the same step."""
     batch = random_batch(3)
-    who = learner(corrections=["icepop"], icepop_range=[0.5, 2.0], advantages="group_mean")
+    who = learner(corrections=[{"name": "icepop", "low": 0.5, "high": 2.0}], advantages="group_mean")
     plain = tiny_decoder(dtype=torch.float64)
     kept = random_batch(3)
     with torch.no_grad():
@@ -96,14 +98,14 @@ def test_masked_tokens_count_as_if_they_were_not_there() -> None:
             sample.loss_mask = sample.loss_mask & ((ratios.exp() >= 0.5) & (ratios.exp() <= 2.0)).numpy()
     metrics = who.step(batch).metrics
     assert 0.1 < metrics["kept_share"] < 0.9
-    other = learner(corrections=["token"], behavior_cap=100.0, advantages="group_mean")
+    other = learner(corrections=[{"name": "token", "cap": 100.0}], advantages="group_mean")
     other.step(kept)
     for name, tensor in weights(who).items():
         torch.testing.assert_close(tensor, weights(other)[name], atol=1e-6, rtol=1e-5)
 
 
 def test_a_batch_that_is_masked_away_moves_nothing() -> None:
-    who = learner(corrections=["icepop"], icepop_range=[0.999999, 1.000001])
+    who = learner(corrections=[{"name": "icepop", "low": 0.999999, "high": 1.000001}])
     metrics = who.step(random_batch(3)).metrics
     assert metrics["kept_share"] == 0
     assert "grad_norm" not in metrics
@@ -112,7 +114,7 @@ def test_a_batch_that_is_masked_away_moves_nothing() -> None:
 
 
 def test_the_reference_is_the_model_that_training_began_with() -> None:
-    who, free = learner(kl_coef=20.0), learner()
+    who, free = learner(kl={"coef": 20.0}), learner()
     divergences = [who.step(random_batch(v, v)).metrics["reference_kl"] for v in range(8)]
     assert divergences[0] == pytest.approx(0, abs=1e-12)
     assert divergences[1] > 1e-4
@@ -168,7 +170,7 @@ def standardised(rows: list[list[float]]) -> list[float]:
 def test_reinforce_pp_takes_the_penalty_still_to_come(minibatches: int) -> None:
     """A_t = r − β Σ_{i ≥ t} (log π − log π_ref), normalised over all tokens: by hand. An answer's first tokens pay for
     all of it, its last one for itself alone."""
-    who = learner(objective="reinforce_pp", kl="k1", kl_in="reward", kl_coef=0.3, minibatches=minibatches)
+    who = learner(objective="reinforce_pp", kl=K1_IN_REWARD, minibatches=minibatches)
     for version in range(3):
         who.step(random_batch(version, version))
     batch = random_batch(3, 3)
@@ -182,7 +184,7 @@ def test_reinforce_pp_takes_the_penalty_still_to_come(minibatches: int) -> None:
 
 
 def test_a_critic_is_told_the_penalty_token_by_token() -> None:
-    who = learner(advantages="gae", kl="k1", kl_in="reward", kl_coef=0.3, gae_lambda=0.9, gamma=0.95)
+    who = learner(advantages="gae", kl=K1_IN_REWARD, critic={"lam": 0.9, "gamma": 0.95})
     for version in range(3):
         who.step(random_batch(version, version))
     batch = random_batch(3, 3)
@@ -202,7 +204,7 @@ def test_a_critic_is_told_the_penalty_token_by_token() -> None:
 
 def test_within_groups_the_penalty_is_the_whole_answers() -> None:
     """RLOO and the others compare answers: what an answer costs is one number."""
-    who = learner(objective="rloo", kl="k1", kl_in="reward", kl_coef=0.3)
+    who = learner(objective="rloo", kl=K1_IN_REWARD)
     for version in range(3):
         who.step(random_batch(version, version))
     batch = random_batch(3, 3)
@@ -212,16 +214,16 @@ def test_within_groups_the_penalty_is_the_whole_answers() -> None:
 
 
 def test_a_critic_learns_what_to_expect() -> None:
-    who = learner(advantages="gae", critic_lr=1e-2, lr=1e-9, value_clip=10.0)
+    who = learner(advantages="gae", critic={"lr": 1e-2, "clip": 10.0}, lr=1e-9)
     losses = [who.step(batch).metrics["value_loss"] for batch in (random_batch(1, version) for version in range(25))]
     assert losses[-1] < 0.3 * losses[0]
 
 
 def test_overlong_answers_cost() -> None:
-    who = learner(objective="dapo", overlong_tokens=6, overlong_penalty=2.0)
+    who = learner(objective="dapo", overlong_share=0.5)
     samples = random_batch(1).samples
     for sample, reward in zip(samples, who._rewards(samples), strict=True):
-        expected = 2.0 * min(0.0, max(-1.0, (12 - 6 - sample.num_sampled) / 6))
+        expected = min(0.0, max(-1.0, (12 - 6 - sample.num_sampled) / 6))
         assert reward == pytest.approx((sample.reward or 0.0) + expected)
 
 
@@ -278,12 +280,11 @@ def test_corrections_that_would_do_nothing_are_refused() -> None:
             TrainConfig.model_validate({**options, "corrections": ["icepop"]})
         TrainConfig.model_validate({**options, "corrections": []})
         TrainConfig.model_validate({"corrections": ["icepop"]} | options | {"proximal": "recompute"})
-    assert {name: p.proximal for name, p in PRESETS.items() if p.proximal != "recompute"} == _PROXIMAL
 
 
 def test_half_a_step_is_not_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second of two minibatches fails. Until the first was learned from, the weights are the version's."""
-    for fails_at, whole in ((1, True), (2, False)):
+    for fails_at, savable in ((1, True), (2, False)):
         who = learner(minibatches=2)
         done: list[int] = []
         real = who.policy.clip
@@ -297,7 +298,7 @@ def test_half_a_step_is_not_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(who.policy, "clip", clip)
         with pytest.raises(TrainerError, match="not finite"):
             who.step(random_batch(1))
-        assert (who.version, who.whole) == (0, whole)
+        assert (who.version, who.savable) == (0, savable)
     worker = TrainerProcess.__new__(TrainerProcess)
     worker._learner = who
     with pytest.raises(TrainerError, match="the step after it failed half-way"):
@@ -307,7 +308,7 @@ def test_half_a_step_is_not_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_lora_trains_the_adapter_alone_and_is_saved_both_ways(tmp_path: Path) -> None:
-    who = learner(torch.float32, lora_rank=2)
+    who = learner(torch.float32, lora={"rank": 2})
     before = {name: p.detach().clone() for name, p in who.decoder.named_parameters()}
     plain = dict(tiny_decoder().named_parameters())
     for version in range(3):
@@ -326,7 +327,7 @@ def test_lora_trains_the_adapter_alone_and_is_saved_both_ways(tmp_path: Path) ->
     writer = CheckpointWriter(2)
     writer.begin(who, tmp_path, "{}")
     writer.finish()
-    loaded = learner(torch.float32, lora_rank=2)
+    loaded = learner(torch.float32, lora={"rank": 2})
     load_checkpoint(tmp_path / "step-3", loaded)
     assert all(torch.equal(tensor, loaded.policy.tensors()[name]) for name, tensor in merged.items())
 
@@ -436,7 +437,7 @@ def test_memory_that_runs_out_after_the_weights_changed_does_not_repeat_the_step
     with pytest.raises(TrainerError, match="passes of 10000 tokens do not fit"):
         who.step(random_batch(0))
     assert len(applied) == 1
-    assert (who.version, who.whole) == (1, True)
+    assert (who.version, who.savable) == (1, True)
 
 
 @pytest.mark.parametrize("options", [{}, {"advantages": "gae"}, {"minibatches": 2}], ids=str)
@@ -447,14 +448,16 @@ def test_a_step_without_a_finite_gradient_leaves_nothing_to_the_next(options: di
         sample.reward = float("nan")
     with pytest.raises(TrainerError, match="gradient is not finite"):
         who.step(broken)
-    assert (who.version, who.whole) == (0, True)
+    assert (who.version, who.savable) == (0, True)
     who.step(random_batch(2))
     fresh.step(random_batch(2))
     assert all(torch.equal(tensor, weights(fresh)[name]) for name, tensor in weights(who).items())
 
 
 def test_a_critic_learns_from_what_is_masked_away() -> None:
-    who = learner(advantages="gae", corrections=["icepop"], icepop_range=[0.999999, 1.000001], critic_lr=1e-2)
+    who = learner(
+        advantages="gae", corrections=[{"name": "icepop", "low": 0.999999, "high": 1.000001}], critic={"lr": 1e-2}
+    )
     assert who._critic is not None
     before = {name: p.detach().clone() for name, p in who._critic.module.named_parameters()}
     assert who.step(random_batch(3)).metrics["kept_share"] == 0
@@ -465,7 +468,7 @@ def test_a_critic_learns_from_what_is_masked_away() -> None:
 def test_the_loss_is_that_of_what_was_kept() -> None:
     """Half of the tokens masked does not halve it: the mean over the others, by hand."""
     batch = random_batch(3)
-    who = learner(corrections=["icepop"], icepop_range=[0.5, 2.0], advantages="group_mean")
+    who = learner(corrections=[{"name": "icepop", "low": 0.5, "high": 2.0}], advantages="group_mean")
     plain, total, kept = tiny_decoder(dtype=torch.float64), 0.0, 0
     for group in batch.groups:
         mean = sum(sample.reward or 0.0 for sample in group.samples) / len(group.samples)
@@ -514,7 +517,7 @@ def test_a_batch_without_anything_to_train_on_moves_nothing() -> None:
     batch = random_batch(0)
     for sample in batch.samples:
         sample.loss_mask = np.zeros(len(sample.tokens), np.bool_)
-    who = learner(entropy_coef=0.1, entropy_floor=1.0)
+    who = learner(entropy={"coef": 0.1, "floor": 1.0})
     assert who.step(batch).metrics["tokens"] == 0
     assert all(torch.equal(tensor, weights(learner())[name]) for name, tensor in weights(who).items())
     assert who.version == 1

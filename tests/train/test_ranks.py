@@ -22,13 +22,13 @@ CRITIC = {"objective": "ppo", "advantages": "gae", "lr": 1e-2}
 LESSONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "decoupled_ppo": ({}, {}),
     "clipped": ({"clip_grad": 1e-3, "eps": 1e-3, "micro_batch_tokens": 30}, {"tie_word_embeddings": False}),
-    "gspo": ({"objective": "gspo", "corrections": ("icepop", "geometric"), "icepop_range": (0.05, 20.0),
-              "geometric_range": (0.3, 3.0), "recompute": True}, {}),
+    "gspo": ({"objective": "gspo", "recompute": True, "corrections": [{"name": "icepop", "low": 0.05, "high": 20.0},
+              {"name": "geometric", "low": 0.3, "high": 3.0}]}, {}),
     "critic": (CRITIC, {}),
     "critic untied": (CRITIC, {"tie_word_embeddings": False}),
-    "kl in loss": ({"minibatches": 1, "kl_coef": 0.1, "entropy_coef": 0.01}, {}),
-    "kl in reward": ({"objective": "dapo", "kl_coef": 0.1, "kl_in": "reward"}, {}),
-    "lora": ({"lora_rank": 3}, {}),
+    "kl in loss": ({"minibatches": 1, "kl": {"coef": 0.1}, "entropy": {"coef": 0.01}}, {}),
+    "kl in reward": ({"objective": "dapo", "kl": {"coef": 0.1, "apply_to": "reward"}}, {}),
+    "lora": ({"lora": {"rank": 3}}, {}),
 }  # fmt: skip
 """Of each, what is unlike the defaults: training, model."""
 LOW: tuple[dict[str, Any], dict[str, Any]] = ({"dtype": "bfloat16", "corrections": ["token"]}, {})
@@ -38,7 +38,7 @@ LOW: tuple[dict[str, Any], dict[str, Any]] = ({"dtype": "bfloat16", "corrections
 def lesson(config: dict[str, Any], model: dict[str, Any], ranks: Ranks, dtype: torch.dtype) -> dict[str, Any]:
     """Three steps, the second on minibatches of two sequences and of one, so that a rank has none; then scoring; then
     a supervised step."""
-    train = TrainConfig(**{"lr": 1e-2, "minibatches": 2, **config})
+    train = TrainConfig.model_validate({"lr": 1e-2, "minibatches": 2, **config})
     learner = Learner(tiny_decoder(dtype=dtype, **model), train, longest=12, ranks=ranks)
     few = random_batch(0, 1, groups=2, size=2)
     metrics = [learner.step(batch).metrics for batch in (random_batch(0, 0), few, random_batch(2, 2))]
@@ -86,7 +86,7 @@ def rank(number: int, folder: Path) -> None:
     saved(first, folder / "by two", ranks)
     results["resumed"] = resumed(folder / "by two" / "step-3", ranks)
     results["resumed by two"] = resumed(folder / "by one" / "step-3", ranks)
-    adapted = Learner(tiny_decoder(), TrainConfig(lora_rank=2, lr=1e-2), ranks=ranks)
+    adapted = Learner(tiny_decoder(), TrainConfig.model_validate({"lora": {"rank": 2}, "lr": 1e-2}), ranks=ranks)
     adapted.step(random_batch(0))
     adapted.save(folder / "adapted", folder / "model")
     if ranks.is_first:
@@ -151,7 +151,7 @@ def test_low_precision_is_the_same_to_its_rounding(pair: tuple[Path, dict[str, A
 
 def test_a_checkpoint_of_two_ranks_goes_on_bit_for_bit(pair: tuple[Path, dict[str, Any]]) -> None:
     folder, results = pair
-    assert list(CheckpointFolder(folder / "by two").whole()) == [2, 3]
+    assert list(CheckpointFolder(folder / "by two").finished()) == [2, 3]
     assert not list((folder / "by two").glob("*.unfinished"))
     assert all(torch.equal(results["resumed"][name], tensor) for name, tensor in results["unbroken"].items())
 
@@ -165,7 +165,7 @@ def test_a_checkpoint_goes_on_with_another_number_of_ranks(pair: tuple[Path, dic
 
 
 def test_an_adapter_is_saved_whole(pair: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
-    one = Learner(tiny_decoder(), TrainConfig(lora_rank=2, lr=1e-2))
+    one = Learner(tiny_decoder(), TrainConfig.model_validate({"lora": {"rank": 2}, "lr": 1e-2}))
     one.step(random_batch(0))
     one.save(tmp_path / "adapted", pair[0] / "model")
     for file in ("model.safetensors", "adapter/adapter_model.safetensors"):

@@ -1,4 +1,4 @@
-"""The engine's model, on the device and in the type that the configuration asks for."""
+"""The engine's model, on a GPU if there is one, in the type that the configuration asks for."""
 
 from pathlib import Path
 
@@ -11,5 +11,5 @@ from freerun.models.decoder import Decoder
 
 
 def load_for_engine(folder: Path, config: EngineConfig) -> Decoder:
-    config = config.on(choose_device(config.device))
+    config = config.on(choose_device())
     return load_decoder(folder, getattr(torch, config.dtype), config.device)

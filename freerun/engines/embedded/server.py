@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -73,7 +72,6 @@ async def serve(
     Without `where`, on a free port of the loopback address, for a run: there, answers cut short by the end of the
     process must fail, not look like the policy's own. With it, for people. `api_key` is asked of every client.
     """
-    torch.set_num_threads(config.threads)
     with listen(where or Where()) as listening:
         tokenizer = Tokenizer(folder)
         loading = asyncio.to_thread(_engine, folder, config)

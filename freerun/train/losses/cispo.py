@@ -5,15 +5,15 @@
 PPO's clip silences exactly the rare tokens that turn a thought around ("However", "Wait"), since they move most. Here
 every token keeps a gradient: REINFORCE with a truncated importance weight, through which no gradient flows (sg).
 
-In the preset the proximal policy is the behaviour policy, as in the paper: u is then the whole correction for older
-tokens, and nothing else is needed. A lower bound exists, as in the paper, but is off (`low` is 1).
+The proximal policy is the behavior policy, as in the paper: u is then all the correction that older tokens
+need. A lower bound exists, as in the paper, but is off (`low` is 1).
 
 Changed from the paper: it names no ε_high; ours is 4, a weight of at most 5, the cap that decoupled PPO has here.
 
 Shapes: A trained tokens.
 """
 
-from freerun.train.losses.base import Clip, Preset, TokenLoss, Tokens
+from freerun.train.objective import Clip, Objective, TokenLoss, Tokens
 
 
 def cispo(tokens: Tokens, clip: Clip) -> TokenLoss:
@@ -22,4 +22,15 @@ def cispo(tokens: Tokens, clip: Clip) -> TokenLoss:
     return TokenLoss(-weight_A * tokens.advantages_A * tokens.policy_A, clipped_A=weight_A != ratio_A)
 
 
-PRESET = Preset(loss=cispo, clip=Clip(1.0, 4.0), advantages="group", average="token", proximal="behavior")
+OBJECTIVE = Objective(
+    cispo,
+    implies={
+        "train.clip.low": 1.0,
+        "train.clip.high": 4.0,
+        "train.advantages": "group",
+        "train.average": "token",
+        "train.proximal": "behavior",
+        "train.corrections": [],
+    },
+    refuses={"train.clip.dual": "cispo cuts every ratio; set train.clip.high"},
+)

@@ -10,14 +10,17 @@ Changed from the paper: the trust region is around the weights before the step, 
 corrects for older tokens, as in decoupled PPO; `train.proximal=behavior` gives the paper's.
 """
 
-from freerun.train.losses.base import Clip, Preset
 from freerun.train.losses.ppo import ppo
+from freerun.train.objective import Objective
 
-PRESET = Preset(
-    loss=ppo,
-    clip=Clip(0.2, 0.2),
-    advantages="group_mean",
-    average="constant",
-    proximal="recompute",
-    corrections=("token",),
+OBJECTIVE = Objective(
+    ppo,
+    implies={
+        "train.clip.low": 0.2,
+        "train.clip.high": 0.2,
+        "train.advantages": "group_mean",
+        "train.average": "constant",
+        "train.proximal": "recompute",
+        "train.corrections": ["token"],
+    },
 )

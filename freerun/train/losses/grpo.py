@@ -5,19 +5,22 @@
 
 Every answer counts the same, so the tokens of a long one count less each.
 
-Changed from the paper: β is 0, so no reference model is held; the paper's is `train.kl_coef=0.04`. The trust region is
+Changed from the paper: β is 0, so no reference model is held; the paper's is `train.kl.coef=0.04`. The trust region is
 around the weights before the step, and w_t = π_proximal / π_behavior corrects for older tokens, as in decoupled PPO;
 `train.proximal=behavior` gives the paper's, which was meant for fresh tokens.
 """
 
-from freerun.train.losses.base import Clip, Preset
 from freerun.train.losses.ppo import ppo
+from freerun.train.objective import Objective
 
-PRESET = Preset(
-    loss=ppo,
-    clip=Clip(0.2, 0.2),
-    advantages="group",
-    average="sequence",
-    proximal="recompute",
-    corrections=("token",),
+OBJECTIVE = Objective(
+    ppo,
+    implies={
+        "train.clip.low": 0.2,
+        "train.clip.high": 0.2,
+        "train.advantages": "group",
+        "train.average": "sequence",
+        "train.proximal": "recompute",
+        "train.corrections": ["token"],
+    },
 )

@@ -2,8 +2,8 @@
 
     J = E  Σ_t  min( u_t Â_t, clip(u_t, 1 − ε, 1 + ε) Â_t ),   u_t = π_policy / π_proximal
 
-In the preset the proximal policy is the behaviour policy, as in the original: whatever sampled the token is also the
-centre of the trust region. That is the AReaL paper's "naive PPO": right for fresh tokens, while for old ones the clip
+The proximal policy is the behavior policy, as in the original: whatever sampled the token is also the
+center of the trust region. That is the AReaL paper's "naive PPO": right for fresh tokens, while for old ones the clip
 forbids what the step has not even begun to do (23 instead of 42 points at a staleness of 4).
 
 Changed from the paper: advantages by group instead of a critic's; `train.advantages=gae` brings the critic back.
@@ -11,7 +11,7 @@ Changed from the paper: advantages by group instead of a critic's; `train.advant
 Shapes: A trained tokens.
 """
 
-from freerun.train.losses.base import Clip, Preset, TokenLoss, Tokens, clipped_gain
+from freerun.train.objective import Clip, Objective, TokenLoss, Tokens, clipped_gain
 
 
 def ppo(tokens: Tokens, clip: Clip) -> TokenLoss:
@@ -19,4 +19,14 @@ def ppo(tokens: Tokens, clip: Clip) -> TokenLoss:
     return clipped_gain(ratio_A, tokens.advantages_A, clip)
 
 
-PRESET = Preset(loss=ppo, clip=Clip(0.2, 0.2), advantages="group", average="token", proximal="behavior")
+OBJECTIVE = Objective(
+    ppo,
+    implies={
+        "train.clip.low": 0.2,
+        "train.clip.high": 0.2,
+        "train.advantages": "group",
+        "train.average": "token",
+        "train.proximal": "behavior",
+        "train.corrections": [],
+    },
+)

@@ -12,14 +12,17 @@ minibatch's tokens instead of its answers: the same direction, and steps that do
 
 from math import inf
 
-from freerun.train.losses.base import Clip, Preset
 from freerun.train.losses.ppo import ppo
+from freerun.train.objective import Objective
 
-PRESET = Preset(
-    loss=ppo,
-    clip=Clip(1.0, inf),
-    advantages="rloo",
-    average="token",
-    proximal="recompute",
-    corrections=("token",),
+OBJECTIVE = Objective(
+    ppo,
+    implies={
+        "train.clip.low": 1.0,
+        "train.clip.high": inf,
+        "train.advantages": "rloo",
+        "train.average": "token",
+        "train.proximal": "recompute",
+        "train.corrections": ["token"],
+    },
 )

@@ -699,7 +699,7 @@ async def test_no_text_breaks_or_stalls_the_judge() -> None:
     """Through the service, two seconds for each: whatever is around an answer or in it, there is a verdict."""
     texts = [text.format(answer) for text in BROKEN.values() for answer in ("", r"\boxed{72}")]
     texts += [rf"\boxed{{{text.format(72)}}}" for text in BROKEN.values()]
-    async with JudgeService(RewardConfig(judge="math", timeout_s=2.0, retries=0)) as service:
+    async with JudgeService(RewardConfig(judge="math", timeout_s=2.0), retries=0) as service:
         verdicts = [await service.judge(Task("\ud800", "", [], "72", {"\0": ["\udfff"]}), text) for text in texts]
     assert {verdict.reason for verdict in verdicts} <= {JudgeReason.OK, JudgeReason.UNPARSEABLE}
     assert all(verdict.reward in (0.0, 1.0) for verdict in verdicts)

@@ -100,8 +100,8 @@ async def test_every_hard_answer_is_decided() -> None:
         Answer(Task(str(n), "", [], REFERENCES[n % 4]), rf"\boxed{{{answer}}}") for n, answer in enumerate(hard())
     ]
     assert len(answers) > 800
-    config = RewardConfig(judge="math", workers=2, timeout_s=10.0, retries=0, give_up_after=1 << 30)
-    async with JudgeService(config) as service:
+    config = RewardConfig(judge="math", workers=2, timeout_s=10.0)
+    async with JudgeService(config, retries=0, give_up_after=1 << 30) as service:
         verdicts = await judge_all(service.judge, answers, at_once=16)
     judgements = list(zip(answers, verdicts, strict=True))
     assert [answer.text[:60] for answer, verdict in judgements if verdict.reward is None] == []

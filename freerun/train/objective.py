@@ -1,18 +1,24 @@
-"""What every objective is given, and what it gives back.
+"""What an objective is, what it is given, and what it gives back.
 
-An objective is a pure function of one micro-batch: log-probabilities and advantages to a loss for each token. It does
-not average (`average.py`), does not correct for tokens that an older policy sampled (`corrections.py`), and knows
-nothing of optimizer, model or configuration.
+An objective's loss is a pure function of one micro-batch: log-probabilities and advantages to a loss for each token. It
+does not average (`average.py`), does not correct for tokens that an older policy sampled (`corrections.py`), and knows
+nothing of optimizer, model or configuration. What else its paper calls by the same name are settings, which it implies.
 
-Shapes: A trained tokens of the micro-batch, sequence after sequence; S sequences, always whole.
+Importable without torch, and so is every file in `losses/`: the configuration asks an objective what it implies in
+processes that never import torch. Tensors have methods for all that a loss needs.
+
+Shapes: A trained tokens of the micro-batch, sequence after sequence; S sequences, none of them cut.
 """
 
-import math
-from dataclasses import dataclass
-from typing import Protocol
+from __future__ import annotations
 
-import torch
-from torch import Tensor
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(slots=True, frozen=True)
@@ -51,20 +57,20 @@ class TokenLoss:
     clipped_A: Tensor
 
 
-class Objective(Protocol):
+class Loss(Protocol):
     def __call__(self, tokens: Tokens, clip: Clip) -> TokenLoss: ...
 
 
 @dataclass(slots=True, frozen=True)
-class Preset:
-    """An objective with everything around it that its paper calls by the same name."""
+class Objective:
+    """A loss, with everything around it that its paper calls by the same name."""
 
-    loss: Objective
-    clip: Clip
-    advantages: str
-    average: str
-    proximal: str
-    corrections: tuple[str, ...] = ()
+    loss: Loss
+    implies: Mapping[str, Any] = field(default_factory=dict)
+    """Settings by their keys, as on the command line: they hold unless the user sets them. What is not among them has
+    its ordinary default."""
+    refuses: Mapping[str, str] = field(default_factory=dict)
+    """Settings that would do nothing with this loss, by their keys, and what to do instead."""
 
 
 def clipped_gain(ratio_A: Tensor, advantages_A: Tensor, clip: Clip) -> TokenLoss:
@@ -72,10 +78,10 @@ def clipped_gain(ratio_A: Tensor, advantages_A: Tensor, clip: Clip) -> TokenLoss
     clip c, where Â < 0, −max( that gain, c Â ): no loss beyond c either."""
     held_A = ratio_A.clamp(1 - clip.low, 1 + clip.high)
     free_gain_A, held_gain_A = ratio_A * advantages_A, held_A * advantages_A
-    gain_A, clipped_A = torch.minimum(free_gain_A, held_gain_A), held_gain_A < free_gain_A
+    gain_A, clipped_A = free_gain_A.minimum(held_gain_A), held_gain_A < free_gain_A
     if clip.dual < math.inf:
         too_far_A = (advantages_A < 0) & (gain_A < clip.dual * advantages_A)
-        gain_A, clipped_A = torch.where(too_far_A, clip.dual * advantages_A, gain_A), clipped_A | too_far_A
+        gain_A, clipped_A = (clip.dual * advantages_A).where(too_far_A, gain_A), clipped_A | too_far_A
     return TokenLoss(loss_A=-gain_A, clipped_A=clipped_A)
 
 
@@ -86,5 +92,5 @@ def sequence_sum(values_A: Tensor, sequence_A: Tensor, num_sequences: int) -> Te
 
 def sequence_mean(values_A: Tensor, sequence_A: Tensor, num_sequences: int) -> Tensor:
     """The mean over each sequence's tokens, one number a sequence."""
-    lengths_S = sequence_sum(torch.ones_like(values_A), sequence_A, num_sequences)
+    lengths_S = sequence_sum(values_A.new_ones(len(values_A)), sequence_A, num_sequences)
     return sequence_sum(values_A, sequence_A, num_sequences) / lengths_S
