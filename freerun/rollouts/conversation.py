@@ -54,8 +54,9 @@ class Conversation:
     @property
     def tokens(self) -> list[int]:
         """All that the policy has seen and said."""
-        every = (turn.tokens.tolist() if isinstance(turn, Completion) else turn for turn in self._turns)
-        return [token for tokens in every for token in tokens]
+        return [
+            token for turn in self._turns for token in (turn.tokens.tolist() if isinstance(turn, Completion) else turn)
+        ]
 
     @property
     def tokens_left(self) -> int:

@@ -53,7 +53,7 @@ def make_rollout(
     group_size: int,
     note: Callable[[str], None] = lambda text: None,
 ) -> GroupRollout:
-    """`decoder` gives the same text as the tokenizer, and may be faster: all that a single turn needs."""
+    """`decoder` does what the tokenizer's `decode` does, and may be faster."""
     if own is None:
         return SingleTurn(decoder, sampling, group_size)
     return OwnRollout(own, tokenizer, sampling, group_size, note)

@@ -186,8 +186,8 @@ async def poll_engines(running: RunProcesses, observer: Observer) -> None:
 
 
 def rollout_of(prepared: Prepared, note: Callable[[str], None] = lambda text: None) -> GroupRollout:
-    config, both = prepared.config.rollout, (prepared.tokenizer, prepared.text)
-    return make_rollout(prepared.rollout, *both, config.sampling(), config.group_size, note)
+    config = prepared.config.rollout
+    return make_rollout(prepared.rollout, prepared.tokenizer, prepared.text, config.sampling(), config.group_size, note)
 
 
 def _evaluator(prepared: Prepared, judge: JudgeService, engine: HttpEngine) -> Evaluator:
