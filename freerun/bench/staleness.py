@@ -55,7 +55,7 @@ WARM_UP = (
     "train.warmup_steps=1",
     "train.decay_steps=0",
     "control.groups_per_step=128",
-    "sft.steps=2000",
+    "control.steps=2000",
 )
 REGIME = (
     "control.groups_per_step=16", "rollout.group_size=16", "train.minibatches=4", "train.warmup_steps=10",
@@ -200,7 +200,7 @@ def warm_up(job: WarmUp) -> float:
     config, checked = prepared.config, prepared.held_out[-CHECKED:]
     sampler, learner = Sampler(prepared), Learner(load_decoder(folder / "model"), config.train, seed=job.seed)
     stream = prepared.stream(epochs=None)
-    for step in range(1, config.sft.steps + 1):
+    for step in range(1, config.control.steps + 1):
         learner.sft([example_of(task, prepared) for task in islice(stream, config.control.groups_per_step)])
         if step % CHECK_EVERY == 0:
             sampler.engine.swap_weights(learner.version, learner.policy.tensors())
@@ -208,7 +208,7 @@ def warm_up(job: WarmUp) -> float:
             if reward >= job.until:
                 learner.save(folder / "warm", like=folder / "model")
                 return reward
-    raise TrainerError(f"seed {job.seed} is not at {job.until} after {config.sft.steps} supervised steps; lower it")
+    raise TrainerError(f"seed {job.seed} is not at {job.until} after {config.control.steps} supervised steps; lower it")
 
 
 def train(job: Run, stepped: Callable[[], None] = lambda: None) -> Outcome:

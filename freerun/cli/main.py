@@ -164,7 +164,7 @@ def config(
     console = Console(highlight=False)
     for key, help, default in knobs():
         shown = "[red]required[/]" if default is ... else f"[dim]default[/] {escape(repr(default))}"
-        console.print(f"[bold]{key}[/]  {shown}\n    {escape(help)}", soft_wrap=True)
+        console.print(f"[bold]{escape(key)}[/]  {shown}\n    {escape(help)}", soft_wrap=True)
 
 
 @app.command()
@@ -226,7 +226,7 @@ def _sft(prepared: Any, start: Any) -> None:
     from freerun.run.resume import how_to_go_on
     from freerun.run.supervised import sft
 
-    going = sft(prepared, [SftProgress(prepared.config.sft.steps)], start)
+    going = sft(prepared, [SftProgress(prepared.config.control.steps)], start)
     folder = run_to_end(going, lambda: how_to_go_on(start.folder))
     print(f"done: the model is in {folder.checkpoints / 'last'}")
 

@@ -25,7 +25,7 @@ LENGTH = 5
 HELD_OUT, RL_TASKS, SFT_TASKS = 512, 4_096, 16_384
 WARM_UP = (
     "name=demo-warm-up", "train.lr=1e-3", "train.warmup_steps=1", "train.decay_steps=0", "control.groups_per_step=128",
-    "sft.until=0.35", "evaluate.every=10", "sft.steps=2000",
+    "sft.until=0.35", "evaluate.every=10", "control.steps=2000",
 )  # fmt: skip
 
 
@@ -37,7 +37,7 @@ async def run_demo(seed: int, max_staleness: int, steps: int | None, runs: Path 
     write_tasks(made.path, seed)
     print(f"1 of 2: a tiny model, made from nothing in {made.path}, learns from answers until it gets a third right")
     prepared = prepare_sft(*_config(made.path, seed, *WARM_UP, f"data.source={made.path / 'sft.jsonl'}"))
-    warm = await sft(prepared, [SftProgress(prepared.config.sft.steps)])
+    warm = await sft(prepared, [SftProgress(prepared.config.control.steps)])
     print("2 of 2: now it learns from rewards alone, generating and training at the same time in two processes")
     changes = [f"model.path={warm.checkpoints / 'last'}", f"control.max_staleness={max_staleness}"]
     changes += [f"control.steps={steps}", f"train.decay_steps={steps}"] if steps else []

@@ -8,7 +8,7 @@ from freerun.core.section import Section, knob
 
 
 class ControlConfig(Section):
-    steps: int = knob(100, "Training steps; fewer if `epochs` ends first.", ge=1)
+    steps: int = knob(100, "Training steps; fewer if `epochs` ends first, or sft.until is reached.", ge=1)
     epochs: int | None = knob(None, "Passes over the data; empty repeats it until `steps` are done.", ge=1)
     groups_per_step: int = knob(32, "Tasks trained on in one step; in supervised training, examples.", ge=1)
     max_staleness: int = knob(4, "How many versions old a trained token may be. 0 is synchronous training.", ge=0)
@@ -44,7 +44,6 @@ class EvaluateConfig(Section):
 
 
 class SftConfig(Section):
-    steps: int = knob(1_000, "Most supervised steps.", ge=1)
     until: float | None = knob(
         None,
         "Stop once pass@1 on `held_out` reaches this; it is measured every evaluate.every steps, or 50.",

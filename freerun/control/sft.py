@@ -19,6 +19,8 @@ async def sft(
     observer: Observer,
     state_at: Callable[[Version], RunState],
     begins: Version = 0,
+    *,
+    steps: int,
     evaluate_every: int = 50,
 ) -> bool:
     """With `until`, the present version is evaluated every `evaluate_every` steps and after the last, and training ends
@@ -34,9 +36,9 @@ async def sft(
         observer.stepped(result)
         await observer.settled(state_at(result.version))
 
-    for step, batch in zip(range(begins + 1, config.steps + 1), batches, strict=False):
+    for step, batch in zip(range(begins + 1, steps + 1), batches, strict=False):
         await unbroken(learn(batch), lambda: LAST_STEP_S)
-        if evaluator and config.until is not None and (step % evaluate_every == 0 or step == config.steps):
+        if evaluator and config.until is not None and (step % evaluate_every == 0 or step == steps):
             await evaluator.engine.update_weights(await trainer.publish())
             evaluation = await evaluator.evaluate()
             observer.evaluated(step, evaluation)

@@ -17,12 +17,12 @@ from freerun.rollouts.single_turn import Decoder, SingleTurn
 
 def load_own(config: RolloutConfig) -> Rollout | None:
     """The user's own, imported in this process; None for single-turn. A mistake in it is one line."""
-    if config.kind == SINGLE_TURN:
+    if config.name == SINGLE_TURN:
         if config.options:
-            raise ConfigError("rollout.options are for a rollout of your own: remove them, or set rollout.kind")
+            raise ConfigError("rollout.kind: single_turn has no options; they are for a rollout of your own")
         return None
-    called = f"the rollout {config.kind}"
-    found = ROLLOUTS.find(config.kind)
+    called = f"the rollout {config.name}"
+    found = ROLLOUTS.find(config.name)
     found.definition()
     target = found.load()
     try:

@@ -75,9 +75,8 @@ def newest_checkpoint(folder: RunFolder) -> Found:
 
 
 def refuse_if_complete(folder: RunFolder, config: RunConfig, state: RunState) -> None:
-    steps, knob = (config.sft.steps, "sft.steps") if state.supervised else (config.control.steps, "control.steps")
-    if state.version >= steps:
-        raise ConfigError(f"{folder.path} is complete: {state.version} steps are done; raise {knob} to go on")
+    if state.version >= config.control.steps:
+        raise ConfigError(f"{folder.path} is complete: {state.version} steps are done; raise control.steps to go on")
     epochs = None if state.supervised else config.control.epochs
     if epochs is not None and state.position.epoch >= epochs and not state.owed:
         raise ConfigError(f"{folder.path} is complete: its data is used up; raise control.epochs to go on")

@@ -117,8 +117,10 @@ def rollout_setting(rollout: Any) -> dict[str, Any]:
     """What the run's folder remembers of it. One that cannot be found by its name can still be used, though not by
     `freerun resume`."""
     reference, options = _named(rollout)
-    named = {"rollout__kind": reference or f"<{_called(rollout)}>"}
-    return named if isinstance(rollout, type) else named | {"rollout__options": options}
+    name = reference or f"<{_called(rollout)}>"
+    if isinstance(rollout, type):  # its options, if any, are the configuration's
+        return {"rollout__kind__name": name}
+    return {"rollout__kind": {"name": name, **options} if options else name}
 
 
 def _instance(rollout: Any, config: RunConfig) -> Rollout:

@@ -49,12 +49,14 @@ async def sft(prepared: Prepared, observers: Iterable[Observer] = (), start: Sta
                 async with saved(checkpointer.checkpoint, trainer.written, checkpointer.weights):
                     good = await control_sft(
                         *(config.sft, trainer, batches, running.evaluator(), everybody, state_at, begins),
+                        steps=config.control.steps,
                         evaluate_every=config.evaluate.every or 50,
                     )
     if not good:
+        steps = config.control.steps
         raise FreerunError(
-            f"after {config.sft.steps} steps pass@1 is below sft.until={config.sft.until}; the model so far is in "
-            f"{folder.checkpoints / 'last'}: go on with freerun resume {folder.path} sft.steps={2 * config.sft.steps}"
+            f"after {steps} steps pass@1 is below sft.until={config.sft.until}; the model so far is in "
+            f"{folder.checkpoints / 'last'}: go on with freerun resume {folder.path} control.steps={2 * steps}"
         )
     return folder
 

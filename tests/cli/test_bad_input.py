@@ -123,7 +123,7 @@ def test_eval_and_sft_commands(
     assert code == 0
     assert "95% interval" in text
     assert "pass@2" in text
-    code, text = freerun("sft", run_yaml, "sft.steps=3", "name=s", monkeypatch=monkeypatch, capsys=capsys)
+    code, text = freerun("sft", run_yaml, "control.steps=3", "name=s", monkeypatch=monkeypatch, capsys=capsys)
     assert code == 0
     assert "the model is in" in text
     lines = (run_yaml.parent / "runs" / "s" / "metrics.jsonl").read_text().splitlines()

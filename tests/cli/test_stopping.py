@@ -27,7 +27,7 @@ def descendants(pid: int) -> set[int]:
 
 
 def start(folder: Path, command: str = "train") -> subprocess.Popen[str]:
-    config = prepared(folder, "control.steps=100000", "sft.steps=100000", "evaluate.every=3").config
+    config = prepared(folder, "control.steps=100000", "evaluate.every=3").config
     file = folder / "run.yaml"
     file.write_text(config.model_dump_json())
     words = [sys.executable, "-m", "freerun.cli.main", command, str(file)]

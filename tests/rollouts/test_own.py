@@ -294,7 +294,7 @@ def test_by_its_name(tmp_path: Path) -> None:
     file.write_text(SOURCE)
 
     def own(kind: str, **options: Any) -> Rollout | None:
-        return load_own(RolloutConfig(kind=kind, options=options))
+        return load_own(RolloutConfig(kind={"name": kind, **options} if options else kind))
 
     assert own("single_turn") is None
     assert getattr(own(f"{file}:Mine", turns="3"), "turns") == 3  # noqa: B009
@@ -306,7 +306,7 @@ def test_by_its_name(tmp_path: Path) -> None:
         (f"{file}:Explodes", {}, f"cannot be made: {file}:18: ZeroDivisionError"),
         (f"{file}:Main", {}, "has no class Main; did you mean Mine?"),
         ("single_tun", {}, "did you mean single_turn?"),
-        ("single_turn", {"turns": 3}, "rollout.options are for a rollout of your own"),
+        ("single_turn", {"turns": 3}, "single_turn has no options"),
     ):
         with pytest.raises(ConfigError) as caught:
             own(kind, **options)

@@ -37,7 +37,7 @@ class Seen(Observer):
 
 
 async def test_supervised_training_until_good_enough(tmp_path: Path) -> None:
-    run = prepared(tmp_path, "sft.until=0.9", "evaluate.every=10", "sft.steps=300", how=prepare_sft)
+    run = prepared(tmp_path, "sft.until=0.9", "evaluate.every=10", "control.steps=300", how=prepare_sft)
     seen = Seen()
     folder = await sft(run, [seen])
     evaluations = [evaluation.pass_at_1 for _, evaluation in seen.evaluations]
@@ -53,7 +53,7 @@ async def test_supervised_training_until_good_enough(tmp_path: Path) -> None:
 
 
 async def test_supervised_training_that_falls_short_keeps_what_it_has(tmp_path: Path) -> None:
-    run = prepared(tmp_path, "sft.until=0.99", "evaluate.every=2", "sft.steps=3", how=prepare_sft)
+    run = prepared(tmp_path, "sft.until=0.99", "evaluate.every=2", "control.steps=3", how=prepare_sft)
     seen = Seen()
     with pytest.raises(FreerunError, match=r"below sft\.until=0\.99; the model so far is in"):
         await sft(run, [seen])
@@ -74,7 +74,7 @@ async def test_supervised_training_knows_no_temperature_and_needs_no_held_out_an
     losses: list[float] = []
     for temperature in (1.0, 0.25):
         hot = (f"rollout.temperature={temperature}", f"name=t{temperature}")
-        run = prepared(tmp_path, *hot, "sft.steps=1", how=prepare_sft)
+        run = prepared(tmp_path, *hot, "control.steps=1", how=prepare_sft)
         await sft(run, [seen := Seen()])
         losses += [record.trainer["loss"] for record in seen.steps]
         (tmp_path / "held_out.jsonl").write_text(json.dumps({"prompt": "a>"}) + "\n")
@@ -83,18 +83,18 @@ async def test_supervised_training_knows_no_temperature_and_needs_no_held_out_an
 
 def test_killed_it_goes_on_to_the_same_weights_bit_for_bit(tmp_path: Path) -> None:
     settings = ("control.groups_per_step=7", "train.warmup_steps=4", "train.save_every=3")
-    endless = prepared(tmp_path, *settings, "name=killed", "sft.steps=100000", how=prepare_sft)
+    endless = prepared(tmp_path, *settings, "name=killed", "control.steps=100000", how=prepare_sft)
     saved, done = kill_in_mid_run(endless, tmp_path, "sft")
     assert done >= saved
     folder = RunFolder(tmp_path / "runs" / "killed")
-    resume_it = [*FREERUN, "resume", str(folder.path), f"sft.steps={saved + 2}"]
+    resume_it = [*FREERUN, "resume", str(folder.path), f"control.steps={saved + 2}"]
     said = subprocess.run(resume_it, capture_output=True, text=True, check=True).stdout
     assert "done: the model is in" in said
     assert steps_of(folder) == list(range(1, saved + 3))
-    with pytest.raises(ConfigError, match=rf"is complete: {saved + 2} steps are done; raise sft\.steps"):
+    with pytest.raises(ConfigError, match=rf"is complete: {saved + 2} steps are done; raise control\.steps"):
         resume(folder.path, [])
 
-    run = prepared(tmp_path, *settings, "name=unbroken", f"sft.steps={saved + 2}", how=prepare_sft)
+    run = prepared(tmp_path, *settings, "name=unbroken", f"control.steps={saved + 2}", how=prepare_sft)
     whole = asyncio.run(sft(run))
     resumed, unbroken = weights(folder), weights(whole)
     assert all(torch.equal(resumed[key], unbroken[key]) for key in unbroken)

@@ -407,5 +407,5 @@ def test_k1_may_be_taken_from_the_reward() -> None:
 
 
 def test_an_objective_that_is_not_there_is_named() -> None:
-    with pytest.raises(ConfigError, match="there is no objective gpso; did you mean gspo"):
+    with pytest.raises(ConfigError, match='there is no objective "gpso": use one of cispo, .*; did you mean gspo'):
         TrainConfig(objective="gpso")

@@ -92,12 +92,12 @@ def test_a_file_that_changes_is_read_again(praise: Path) -> None:
     ("text", "setting", "says"),
     [
         (None, "none.py:OBJECTIVE", "there is no file"),
-        ("x = 1\n", "own.py:OBJECTIVE", "has no OBJECTIVE"),
+        ("x = 1\n", "own.py:OBJECTIVE", "own.py has no objective OBJECTIVE"),
         ("OBJECTIVES = 1\n", "own.py:OBJECTIVE", "did you mean OBJECTIVES?"),
         ("OBJECTIVE = 1\n", "own.py:OBJECTIVE", "is neither an Objective nor a function of"),
-        ("import not_there\n", "own.py:OBJECTIVE", "cannot be imported: ModuleNotFoundError"),
-        ("def OBJECTIVE(:\n", "own.py:OBJECTIVE", "cannot be imported: SyntaxError"),
-        (None, "not.there:OBJECTIVE", "cannot be imported: No module named"),
+        ("import not_there\n", "own.py:OBJECTIVE", "own.py:1: ModuleNotFoundError: No module named 'not_there'"),
+        ("def OBJECTIVE(:\n", "own.py:OBJECTIVE", "own.py:1: not valid Python"),
+        (None, "not.there:OBJECTIVE", "there is no module not.there for the objective not.there:OBJECTIVE"),
         (
             "from freerun.train.objective import Objective\nO = Objective(print, {'train.averge': 'token'})\n",
             "own.py:O",
