@@ -38,7 +38,7 @@ for name in freerun.__all__:
 assert not {"torch", "transformers"} & set(sys.modules), {"torch", "transformers"} & set(sys.modules)
 from freerun.train.config import TrainConfig
 from freerun import Learner, train
-import freerun.train.losses.base
+import freerun.train.losses.grpo
 assert callable(train) and train is freerun.train, freerun.train
 """
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -76,7 +76,7 @@ class Sample:
         self.tokens: Tokens = np.asarray(tokens, np.int32)
         self.behavior_logprobs: Logprobs = np.asarray(behavior_logprobs, np.float32)
         self.versions = VersionRuns.of(versions)
-        self.loss_mask = np.asarray(loss_mask, np.bool_)
+        self.loss_mask = loss_mask
         self.finish, self.text, self.reward = finish, text, reward
 
     @property
@@ -84,7 +84,8 @@ class Sample:
         return self._loss_mask
 
     @loss_mask.setter
-    def loss_mask(self, marks: Marks) -> None:
+    def loss_mask(self, marks: Sequence[bool] | Marks) -> None:
+        marks = np.asarray(marks, np.bool_)
         trained: dict[Version, int] = {}
         for version, start, end in self.versions.stretches():
             if count := int(np.count_nonzero(marks[start:end])):

@@ -51,10 +51,6 @@ class VersionRuns:
     def __iter__(self) -> Iterator[Version]:
         return chain.from_iterable(repeat(version, count) for version, count in self.runs)
 
-    def after(self, given: int) -> "VersionRuns":
-        """The same, behind so many tokens that nobody sampled."""
-        return VersionRuns.joined([(NOT_SAMPLED, given), *self.runs])
-
     def by_token(self) -> NDArray[np.int64]:
         versions, counts = zip(*self.runs, strict=True) if self.runs else ((), ())
         return np.repeat(np.array(versions, np.int64), np.array(counts, np.int64))

@@ -81,7 +81,7 @@ class Conversation:
         self._turns.append(completion)
         self.finish = completion.finish
         self._ran_out = self.tokens_left < 1
-        self.text = self._tokenizer.decode(list(completion.tokens), skip_special_tokens=True)
+        self.text = self._tokenizer.decode(completion.tokens.tolist(), skip_special_tokens=True)
         self.messages.append({"role": "assistant", "content": self.text})
         return self.text
 

@@ -14,18 +14,18 @@ Turn = list[int] | Completion
 
 def sample_of_turns(turns: Sequence[Turn], finish: FinishReason, text: str) -> Sample:
     """Not judged yet. The policy learns from the sampled turns alone."""
-    sampled = [turn if isinstance(turn, Completion) else _given(turn, finish) for turn in turns]
-    versions = VersionRuns.joined(run for turn in sampled for run in turn.versions.runs)
+    every = [turn if isinstance(turn, Completion) else _given(turn) for turn in turns]
     return Sample(
-        tokens=np.concatenate([turn.tokens for turn in sampled]),
-        loss_mask=versions.by_token() != NOT_SAMPLED,
-        behavior_logprobs=np.concatenate([turn.logprobs for turn in sampled]),
-        versions=versions,
+        tokens=np.concatenate([turn.tokens for turn in every]),
+        loss_mask=np.repeat([isinstance(turn, Completion) for turn in turns], [len(turn.tokens) for turn in every]),
+        behavior_logprobs=np.concatenate([turn.logprobs for turn in every]),
+        versions=VersionRuns.joined(run for turn in every for run in turn.versions.runs),
         finish=finish,
         text=text,
     )
 
 
-def _given(tokens: list[int], finish: FinishReason) -> Completion:
-    """Tokens that nobody sampled, in the form of a completion."""
-    return Completion(0, tokens, [0.0] * len(tokens), [NOT_SAMPLED] * len(tokens), finish)
+def _given(tokens: list[int]) -> Completion:
+    """As if nobody had sampled an answer."""
+    logprobs, versions = np.zeros(len(tokens), np.float32), VersionRuns.joined([(NOT_SAMPLED, len(tokens))])
+    return Completion(0, tokens, logprobs, versions, FinishReason.STOP)

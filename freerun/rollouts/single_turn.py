@@ -3,10 +3,9 @@
 import asyncio
 from typing import Any, Protocol
 
-import numpy as np
-
 from freerun.core import Sample, Task
 from freerun.engines.base import Client, Completion, Sampling
+from freerun.rollouts.samples import sample_of_turns
 
 _LONG = 512
 """Tokens of an answer whose decoding is worth a turn of the loop."""
@@ -48,12 +47,4 @@ class SingleTurn:
 
 def sample_of(task: Task, completion: Completion, text: str) -> Sample:
     """One answer to the task's prompt, not judged yet."""
-    given = len(task.prompt_tokens)
-    return Sample(
-        tokens=np.concatenate([np.array(task.prompt_tokens, np.int32), completion.tokens]),
-        loss_mask=np.arange(given + len(completion.tokens)) >= given,
-        behavior_logprobs=np.concatenate([np.zeros(given, np.float32), completion.logprobs]),
-        versions=completion.versions.after(given),
-        finish=completion.finish,
-        text=text,
-    )
+    return sample_of_turns([task.prompt_tokens, completion], completion.finish, text)

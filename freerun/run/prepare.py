@@ -10,7 +10,7 @@ import numpy as np
 from freerun.config.text import Origins
 from freerun.config.tree import RunConfig
 from freerun.core import DataError, FinishReason, Sample, Task
-from freerun.core.nouns import VersionRuns
+from freerun.core.nouns import NOT_SAMPLED, VersionRuns
 from freerun.core.observer import Observer
 from freerun.data.stream import TaskStream
 from freerun.data.tasks import load_tasks
@@ -138,6 +138,6 @@ def example_of(task: Task, prepared: Prepared) -> Sample:
         tokens=task.prompt_tokens + answer,
         loss_mask=np.arange(length) >= given,
         behavior_logprobs=np.zeros(length, np.float32),
-        versions=VersionRuns().after(length),
+        versions=VersionRuns.joined([(NOT_SAMPLED, length)]),
         finish=FinishReason.STOP,
     )

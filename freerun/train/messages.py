@@ -1,9 +1,9 @@
 """Requests from controller to trainer as ZeroMQ messages. Importable without torch, and knows nothing of sockets.
 
-A request opens with its method, its argument in msgpack and how many messages of samples follow; each of those is a
-header in msgpack and one buffer with the tokens, the log-probabilities and the loss masks of all its samples. So the
-controller copies the bytes of one group at a time and has a few of them on their way, and the trainer reads the arrays
-where they arrived.
+A request opens with its method, its argument in msgpack, how many messages of samples follow, and its number, which
+the reply repeats. Each message of samples is a header in msgpack and one buffer with the tokens, the log-probabilities
+and the loss masks of all its samples. So the controller copies the bytes of one group at a time and has a few of them
+on their way, and the trainer reads the arrays where they arrived.
 
 A request whose samples stop coming, because its caller was cancelled, is dropped when the next one opens.
 """
@@ -35,8 +35,13 @@ class SamplesHeader(msgspec.Struct, array_like=True):
     runs: list[tuple[tuple[int, int], ...]]
 
 
-def opening(method: str, argument: Any, num_messages: int) -> list[bytes]:
-    return [method.encode(), msgspec.msgpack.encode(argument), msgspec.msgpack.encode(num_messages)]
+def opening(number: int, method: str, argument: Any, num_messages: int) -> list[bytes]:
+    return [
+        method.encode(),
+        msgspec.msgpack.encode(argument),
+        msgspec.msgpack.encode(num_messages),
+        str(number).encode(),
+    ]
 
 
 def in_parts(samples: Sequence[Sample]) -> list[Sequence[Sample]]:
@@ -100,6 +105,10 @@ class Received:
 
     opening: Sequence[Frame]
     parts: list[Sequence[Frame]] = field(default_factory=list)
+
+    @property
+    def number(self) -> bytes:
+        return self.opening[3].bytes
 
     def decoded(self) -> tuple[str, Any]:
         """The method, and what it is to be called with."""

@@ -17,14 +17,14 @@ from freerun.train.protocol import METHODS, BatchHead, Checkpoint, GroupHead
 class RemoteTrainer:
     """A context manager. One request at a time; a second caller waits for the first one's reply.
 
-    The reply to a call that was cancelled is still owed, and is passed over by the next call; none is owed to one whose
-    samples were not all sent. A batch goes group by group, and the loop has its turn after each.
+    Requests are numbered, and replies say which they answer: those to calls that were cancelled are passed over. A
+    batch goes group by group, and the loop has its turn after each.
     """
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
         self._one_at_a_time = asyncio.Lock()
-        self._owed = 0
+        self._requests = 0
 
     def __enter__(self) -> "RemoteTrainer":
         self._context = zmq.asyncio.Context()
@@ -66,14 +66,14 @@ class RemoteTrainer:
 
     async def _call(self, method: str, argument: Any, parts: Sequence[Sequence[Sample]] = ()) -> Any:
         async with self._one_at_a_time:
-            await self._socket.send_multipart(opening(method, argument, len(parts)))
+            self._requests += 1
+            await self._socket.send_multipart(opening(self._requests, method, argument, len(parts)))
             for samples in parts:
                 await self._socket.send_multipart(samples_message(samples), copy=False)
                 await asyncio.sleep(0)
-            self._owed += 1
-            while self._owed:
-                status, payload = await self._socket.recv_multipart()
-                self._owed -= 1
+            number, own = b"", str(self._requests).encode()
+            while number != own:
+                number, status, payload = await self._socket.recv_multipart()
         if status == b"error":
             raise TrainerError(*msgspec.msgpack.decode(payload, type=tuple[str, str]))
         return msgspec.msgpack.decode(payload, type=METHODS[method][1])

@@ -1,7 +1,8 @@
 """The trainer's process: takes one request at a time over ZeroMQ, does it, answers.
 
-A request is a method and its argument, with samples where it has any (`messages.py`); a reply is two frames, `ok` and
-the result, or `error` with message and traceback. `METHODS` is the whole protocol, for this side and for the client's.
+A request is a method and its argument, with samples where it has any (`messages.py`); a reply is three frames: the
+request's number, and `ok` with the result, or `error` with message and traceback. `METHODS` is the whole protocol, for
+this side and for the client's.
 
 With several ranks the first one does that. It says each request to the others, and all of them do it.
 """
@@ -160,8 +161,12 @@ def follow(worker: Worker, ready: Callable[[str], None]) -> None:
 def answer(worker: Worker, request: Received) -> list[bytes]:
     try:
         result = worker.do(worker.ranks.say(request.decoded()))
-        return [b"ok", msgspec.msgpack.encode(result)]
+        return [request.number, b"ok", msgspec.msgpack.encode(result)]
     except FreerunError as error:
-        return [b"error", msgspec.msgpack.encode((str(error), error.detail))]
+        return [request.number, b"error", msgspec.msgpack.encode((str(error), error.detail))]
     except Exception as error:
-        return [b"error", msgspec.msgpack.encode((f"{type(error).__name__}: {error}", traceback.format_exc()))]
+        return [
+            request.number,
+            b"error",
+            msgspec.msgpack.encode((f"{type(error).__name__}: {error}", traceback.format_exc())),
+        ]

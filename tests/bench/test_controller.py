@@ -10,7 +10,7 @@ import pytest
 
 from freerun.bench.scripted_child import PROMPT, SCRIPTS, CheckingTrainer, scripted
 from freerun.core import Batch, FinishReason, Group, Sample, Task, TrainerError
-from freerun.core.nouns import VersionRuns
+from freerun.core.nouns import NOT_SAMPLED, VersionRuns
 
 
 def test_every_token_arrives_and_every_figure_is_printed() -> None:
@@ -52,7 +52,7 @@ def a_batch(tokens: int) -> Batch:
                 np.concatenate([np.zeros(PROMPT, np.int32), answer]),
                 np.arange(PROMPT + tokens) >= PROMPT,
                 np.concatenate([np.zeros(PROMPT, np.float32), logprobs]),
-                VersionRuns(((0, tokens),)).after(PROMPT),
+                VersionRuns(((NOT_SAMPLED, PROMPT), (0, tokens))),
                 FinishReason.LENGTH,
                 reward=1.0,
             )
@@ -86,4 +86,4 @@ def _one_mark(sample: Sample) -> None:
 
 
 def _one_version(sample: Sample) -> None:
-    sample.versions = VersionRuns(((0, 49),)).after(PROMPT + 1)
+    sample.versions = VersionRuns(((NOT_SAMPLED, PROMPT + 1), (0, 49)))

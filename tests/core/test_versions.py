@@ -32,11 +32,6 @@ def test_runs_are_the_versions_one_by_one(each: list[int]) -> None:
     assert runs.newest == max(sampled, default=NOT_SAMPLED)
 
 
-@given(versions, st.integers(0, 5))
-def test_an_answer_behind_its_prompt(each: list[int], given: int) -> None:
-    assert list(VersionRuns.of(each).after(given)) == [NOT_SAMPLED] * given + each
-
-
 @given(marked, st.integers(0, 5))
 def test_tokens_that_are_too_old_lose_their_loss(tokens: list[tuple[int, bool]], oldest: int) -> None:
     sample = sample_of(tokens)

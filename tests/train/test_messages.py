@@ -127,9 +127,9 @@ def test_a_batch_with_fewer_messages_than_groups_is_refused() -> None:
         def __init__(self, data: bytes) -> None:
             self.bytes, self.buffer = data, memoryview(data)
 
-    method, argument, count = opening("step", {"version": 0, "groups": [{"id": 0, "task": "a", "admitted_at": 0}]}, 0)
+    frames = opening(1, "step", {"version": 0, "groups": [{"id": 0, "task": "a", "admitted_at": 0}]}, 0)
     with pytest.raises(ValueError, match="shorter"):
-        Received([Part(method), Part(argument), Part(count)]).decoded()
+        Received([Part(frame) for frame in frames]).decoded()
 
 
 def test_the_largest_group_of_the_paper_is_one_copy() -> None:
