@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from freerun.config.tree import RunConfig
     from freerun.core.errors import ConfigError, EngineError, FreerunError
-    from freerun.core.nouns import Batch, FinishReason, Group, Sample, Task, Version
+    from freerun.core.nouns import Batch, Group, Sample
     from freerun.core.observer import Observer
     from freerun.core.records import StepRecord
     from freerun.core.reports import Evaluation, StepResult
+    from freerun.core.task import FinishReason, Task, Version
     from freerun.core.trajectory import Trajectory
     from freerun.engines.base import Client, Completion, Engine, Sampling
     from freerun.engines.config import EngineConfig

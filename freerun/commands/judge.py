@@ -17,8 +17,8 @@ from rich.table import Table
 from freerun.config.load import load_section
 from freerun.control.waiting import together
 from freerun.core import ConfigError, DataError, FinishReason, Task
+from freerun.core.task import Message
 from freerun.core.text import did_you_mean
-from freerun.core.trajectory import Message
 from freerun.data.config import DataConfig
 from freerun.data.rows import Row, listed
 from freerun.data.sources import read_source

@@ -7,7 +7,7 @@ dealt → admitted → sampled → judged → ready → training → trained
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from freerun.core.nouns import Version
+from freerun.core.task import Version
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -1,4 +1,4 @@
-"""Task, Sample, Group, Batch, Version: the words of Freerun as plain data.
+"""Sample, Group, Batch: what is sampled and trained on, as plain data.
 
 What a sample has by token is in arrays, nine bytes a token: a batch has tens of millions of them. They are aligned with
 `tokens`, prompt included, so a conversation of many turns (sampled and given tokens interleaved) is the same shape as a
@@ -8,47 +8,17 @@ single answer.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from freerun.core.task import FinishReason, Task, Version
 from freerun.core.versions import NOT_SAMPLED as NOT_SAMPLED
-from freerun.core.versions import Version as Version
 from freerun.core.versions import VersionRuns as VersionRuns
 
 Tokens = NDArray[np.int32]
 Marks = NDArray[np.bool_]
 Logprobs = NDArray[np.float32]
-
-
-class FinishReason(StrEnum):
-    """Why a sample ended, as the engine saw it."""
-
-    STOP = "stop"
-    """The policy ended it: a stop token or a stop string."""
-    LENGTH = "length"
-    """It ran into a length limit: truncated."""
-    ABORT = "abort"
-    """Somebody cancelled it."""
-
-
-@dataclass(slots=True, frozen=True)
-class Task:
-    """A prompt, and what is needed to judge an answer to it."""
-
-    id: str
-    prompt: str
-    """The text the policy sees, chat template applied: for people and judges."""
-    prompt_tokens: list[int]
-    """The tokens the policy sees. What is trained on is exactly these and what was sampled after them."""
-    answer: str | None = None
-    """The reference answer, where the task has one."""
-    extra: dict[str, Any] = field(default_factory=dict)
-    """Everything else the data gave: a judge may need it."""
-    messages: list[dict[str, Any]] = field(default_factory=list)
-    """The prompt's messages, where it is more than one message of a user's."""
 
 
 class Sample:

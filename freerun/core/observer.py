@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from freerun.core.groups import GroupEvent
-from freerun.core.nouns import Batch, Group, Version
+from freerun.core.nouns import Batch, Group
 from freerun.core.records import StepRecord
 from freerun.core.reports import EngineStats, Evaluation, Span, StepResult, UpdateReport, WeightsHandle
 from freerun.core.state import RunState
+from freerun.core.task import Version
 
 
 class Observer:

@@ -6,7 +6,7 @@ in the file.
 
 from dataclasses import dataclass, field
 
-from freerun.core.nouns import Version
+from freerun.core.task import Version
 
 
 @dataclass(frozen=True)

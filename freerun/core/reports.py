@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from freerun.core.nouns import Version
+from freerun.core.task import Version
 
 
 @dataclass(slots=True, frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from freerun.core.groups import Position, Tally
-from freerun.core.nouns import Version
+from freerun.core.task import Version
 
 
 @dataclass(slots=True, frozen=True)

@@ -1,12 +1,9 @@
 """What a rollout comes to: for each member of a group, its conversation, its sample, and its reward or its failure."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
-from freerun.core.nouns import Sample, Task
-
-Message = dict[str, Any]
-"""As chat templates have it: `{"role": "user", "content": "…"}`."""
+from freerun.core.nouns import Sample
+from freerun.core.task import Message, Task
 
 
 @dataclass(slots=True)

@@ -11,8 +11,7 @@ from itertools import chain, repeat
 import numpy as np
 from numpy.typing import NDArray
 
-Version = int
-"""Of the policy: 0 is the starting checkpoint, and each training step adds one."""
+from freerun.core.task import Version
 
 NOT_SAMPLED: Version = -1
 """The version of a token that no policy sampled: a prompt's, or a tool's answer."""

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from freerun.core import FinishReason, Task
-from freerun.core.trajectory import Message
+from freerun.core.task import Message
 
 
 class JudgeReason(StrEnum):

@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from freerun.core import DataError, FinishReason, Sample, Task
-from freerun.core.trajectory import Message, Trajectory, prompt_messages
+from freerun.core.task import Message
+from freerun.core.trajectory import Trajectory, prompt_messages
 from freerun.engines.base import Completion, Sampling
 from freerun.rollouts.samples import Turn, sample_of_turns
 

@@ -21,6 +21,10 @@ async def awaited(on: InProcessEngine, prompt: list[int], n: int = 2) -> list[Co
     return sorted(found, key=lambda completion: completion.index)
 
 
+def tokens_of(completions: list[Completion]) -> list[list[int]]:
+    return [completion.tokens.tolist() for completion in completions]
+
+
 def test_awaited_or_not_in_one_loop_after_another() -> None:
     at_once = engine().answer_all([(prompt, SAMPLING, 2) for prompt in PROMPTS])
 
@@ -29,9 +33,7 @@ def test_awaited_or_not_in_one_loop_after_another() -> None:
 
     on = engine()
     for _ in range(2):
-        assert [[c.tokens for c in found] for found in asyncio.run(together(on))] == [
-            [c.tokens for c in found] for found in at_once
-        ]
+        assert [tokens_of(found) for found in asyncio.run(together(on))] == [tokens_of(found) for found in at_once]
 
 
 async def test_whoever_leaves_costs_nobody_else_anything() -> None:
@@ -42,7 +44,7 @@ async def test_whoever_leaves_costs_nobody_else_anything() -> None:
     expected = engine().answer_all([(PROMPTS[0], SAMPLING, 2)])[0]
     other = asyncio.create_task(awaited(on, PROMPTS[0]))
     waits.cancel()
-    assert [c.tokens for c in await other] == [c.tokens for c in expected]
+    assert tokens_of(await other) == tokens_of(expected)
     with pytest.raises(asyncio.CancelledError):
         await waits
     await leaving.aclose()  # type: ignore[attr-defined]
@@ -55,7 +57,7 @@ async def test_new_weights_and_refusals() -> None:
     on.swap_weights(1, dict(other.named_parameters()))
     after = await awaited(on, PROMPTS[0])
     assert {*before[0].versions, *after[0].versions} == {0, 1}
-    assert [c.tokens for c in before] != [c.tokens for c in after]
+    assert tokens_of(before) != tokens_of(after)
     with pytest.raises(EngineError, match="versions only go up"):
         on.swap_weights(1, dict(other.named_parameters()))
     with pytest.raises(EngineError, match="token ids must lie"):
