@@ -9,7 +9,7 @@ demo: .venv/installed
 	$(BIN)/freerun demo
 
 test: .venv/installed-dev lint
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .

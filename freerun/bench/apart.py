@@ -33,9 +33,9 @@ class Job:
     prompt: int
     answer: int
     sequences: int
-    """Of a training step."""
+    """How many a training step has."""
     length: int
-    """Of each of them."""
+    """How many tokens each of them has."""
     threads: int = 1
     """On a CPU."""
 

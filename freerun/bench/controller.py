@@ -61,9 +61,9 @@ _ETA = 1
 @dataclass(frozen=True)
 class Work:
     answers: int
-    """Of a batch."""
+    """How many a batch has."""
     tokens: int
-    """Of an answer."""
+    """How many an answer has."""
     steps: int
     engines: int
 
@@ -81,15 +81,15 @@ class Measured:
     """That the trainer has received and found right."""
     tokens_per_s: float
     tokens_per_core_s: float
-    """Of the controller's process, all its threads: what it would carry with a core of its own."""
+    """By the CPU time of the controller's process, all its threads: what it would carry with a core of its own."""
     others_core_s: float
-    """Of engines and trainer, for each million tokens."""
+    """CPU seconds of engines and trainer for each million tokens."""
     bytes_per_token: float
     """Growth of the controller's memory, over the tokens it holds while a batch is in training and another waits."""
     longest_block_s: float
     """How late the loop was for a timer, at worst."""
     longest_busy_s: float
-    """Of such a delay what the loop's own thread computed, at worst: the rest is other processes' doing."""
+    """How much of such a delay the loop's own thread was computing, at worst; the rest is due to other processes."""
     to_trainer_s: float
     """From handing a batch over until the trainer has all of it, mean."""
 
@@ -229,7 +229,7 @@ async def _processes(
 
 
 def _tokenizer(folder: Path) -> Any:
-    """Of a size and kind as models have it; its tokens are of four letters or so, as English ones are."""
+    """A tokenizer of the size and kind that models have; its tokens have about four letters, as English ones do."""
     if not (folder / "tokenizer.json").is_file():
         specimen = {
             "version": "1.0",

@@ -55,7 +55,7 @@ class Measured:
     first_token_s: float
     step_ms: float
     host_ms: float
-    """Of a step: what the host did besides waiting for the device, which may have been busy all the same."""
+    """What the host did in a step besides waiting for the device, which may have been busy all the same."""
     floor_tokens_per_s: float
     """What reading weights and cache at the measured bandwidth would allow."""
 
@@ -64,15 +64,15 @@ def set_threads(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def bench_engine(model: str, work: Work, dtype: str, burst: int, rival: str | None) -> list[Measured]:
+def bench_engine(model: str, work: Work, dtype: str, burst: int, baseline: str | None) -> list[Measured]:
     if dtype not in ("float32", "bfloat16"):
         raise ConfigError(f"--dtype {dtype} is not known; it is float32 or bfloat16")
     decoder = decoder_of(model, choose_device(), getattr(torch, dtype))
     measured = [_measure(decoder, work, dtype, burst)]
-    if rival == "transformers":
+    if baseline == "transformers":
         measured.append(_transformers(decoder, work))
-    elif rival is not None:
-        raise ConfigError(f"--against {rival} is not known; it is transformers")
+    elif baseline is not None:
+        raise ConfigError(f"--against {baseline} is not known; it is transformers")
     return measured
 
 
@@ -180,7 +180,7 @@ def _finish(device: torch.device) -> None:
 
 
 def _transformers(decoder: Decoder, work: Work) -> Measured:
-    """The rival: `generate` of transformers on the same weights, all requests as one batch, to the longest length."""
+    """The baseline: transformers' `generate` on the same weights, all requests as one batch, to the longest length."""
     from freerun.bench.transformers_baseline import generate_time
 
     batch = min(len(work.lengths), work.slots)

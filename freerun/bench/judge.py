@@ -30,7 +30,7 @@ HANG_EVERY = 20
 NEVER = 1 << 30
 """Failures in a row that end a benchmark."""
 DEADLINE_S = 0.5
-"""Of the judge that hangs."""
+"""The deadline of the judge that hangs."""
 
 MATH = [
     # of n: the reference, and a right answer in other clothes
@@ -129,7 +129,7 @@ async def _hanging(count: int, workers: int) -> Figures:
 
 
 async def _memory(service: JudgeService, count: int) -> Figures:
-    """Of this process and all it started, after a tenth of the judgements and after all of them."""
+    """The memory of this process and all it started, after a tenth of the judgements and after all of them."""
     plain = sums(max(count // 10, 1))
     megabytes = []
     for _ in range(10):
@@ -150,7 +150,7 @@ async def _told_apart(service: JudgeService, right: list[Answer], wrong: list[An
 
 
 def gold_answers(file: Path) -> RightAndWrong:
-    """Of GSM8K, each in five styles; and what is one more or one less, in the same."""
+    """GSM8K's answers, each in five styles; and what is one more or one less, in the same."""
     right, wrong = list[Answer](), list[Answer]()
     for task in tasks_to_judge(read_source(DataConfig(source=str(file), prompt_key="question"))):
         gold = last_number(task.answer or "")
@@ -163,7 +163,7 @@ def gold_answers(file: Path) -> RightAndWrong:
 
 
 def solutions(file: Path) -> RightAndWrong:
-    """Of HumanEval; and `pass` in their places."""
+    """HumanEval's solutions; and `pass` in their places."""
     tasks = tasks_to_judge(read_source(DataConfig(source=str(file))))
     if any("canonical_solution" not in task.extra for task in tasks):
         raise DataError(f"{file} is not HumanEval: a row has no canonical_solution")

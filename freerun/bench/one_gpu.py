@@ -27,9 +27,9 @@ from freerun.machine.processes import ChildProcess, describe_exit
 from freerun.machine.scratch import scratch_folder
 
 SMALL = Job("4m", rows=8, prompt=32, answer=64, sequences=2, length=128)
-"""For a CPU."""
+"""The default on a CPU."""
 LARGE = Job("0.6b", rows=256, prompt=512, answer=1_024, sequences=32, length=1_024)
-"""For a GPU."""
+"""The default on a GPU."""
 STDERR = Console(stderr=True, highlight=False)
 Environment = dict[str, str]
 
@@ -95,7 +95,7 @@ async def working(name: str, job: Job, environment: Environment, logs: Path) -> 
 
 
 async def rates(job: Job, seconds: float, logs: Path, environments: dict[str, Environment]) -> dict[str, float]:
-    """Of the workers named, all at work at the same time, each in its environment."""
+    """The rates of the named processes, all working at the same time, each in its environment."""
     STDERR.print(f"{' and '.join(environments)}: starts, compiles, then {seconds:g} s are measured")
     async with AsyncExitStack() as stack:
         workers = {

@@ -36,9 +36,9 @@ _A_STEP = 8
 @dataclass(slots=True, frozen=True)
 class Settings:
     tokens: int
-    """Of an answer."""
+    """How many an answer has."""
     endpoint: str = ""
-    """Of the trainer."""
+    """Where the trainer listens."""
 
 
 def scripted(script: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
@@ -130,7 +130,7 @@ class CheckingTrainer:
         self._scripts = [scripted(script, tokens) for script in range(SCRIPTS)]
 
     def do(self, request: tuple[str, Any]) -> StepResult:
-        """Of `step` only: nothing else is asked of it."""
+        """Only `step` is asked of it."""
         _, batch = request
         received_s = time.monotonic()
         found = [self._script_of(sample) for sample in batch.samples]

@@ -101,9 +101,9 @@ class Outcome:
     eta: int
     objective: str
     reward: float
-    """Of the last weights on the held-out tasks."""
+    """The reward of the last weights on the held-out tasks."""
     rewards: list[float]
-    """Of the batches, a mean for each tenth of the run."""
+    """The rewards of the batches: a mean for each tenth of the run."""
     drift: float
     """Mean |log π_proximal / π_behavior| of a token, before the step."""
     ratio: float

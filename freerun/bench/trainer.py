@@ -23,16 +23,16 @@ from freerun.train.learner import Learner
 from freerun.train.packing import Packed, pack
 
 FIXED = 32
-"""Micro-batches of the rival, as in the paper."""
+"""Micro-batches of the baseline, as in the paper."""
 
 
 @dataclass(frozen=True)
 class Measured:
     how: str
     tokens_per_s: float
-    """Of a whole step: forward, backward, optimizer."""
+    """In a whole step: forward, backward, optimizer."""
     logprob_tokens_per_s: float
-    """Of a forward pass that gives log-probabilities."""
+    """In a forward pass that gives log-probabilities."""
     tflops: float
     """By 6 · parameters · tokens alone, as is the custom."""
     memory_gib: float
@@ -73,7 +73,7 @@ def lengths_of(work: str, tokens: int, seq: int, mu: float = 6.2) -> list[int]:
 
 
 class FixedLearner(Learner):
-    """The rival: as many samples in each of 32 micro-batches, as they come."""
+    """The baseline: as many samples in each of 32 micro-batches, as they come."""
 
     def _packed(
         self, indices: list[int], samples: Sequence[Sample], advantage: Sequence[float], weights: Sequence[float]
@@ -158,7 +158,7 @@ def show(bench: str, model: str, lengths: Sequence[int], measured: list[Measured
         "bench": bench, "model": model, "sequences": len(lengths), "tokens": sum(lengths), "longest": max(lengths),
         "device": device,
     }  # fmt: skip
-    ratios = {rival.how: measured[0].tokens_per_s / rival.tokens_per_s for rival in measured[1:]}
+    ratios = {baseline.how: measured[0].tokens_per_s / baseline.tokens_per_s for baseline in measured[1:]}
     if not json_only:
         table = Table(title=f"{model}: {len(lengths)} sequences, {sum(lengths):,} tokens a step; {device}")
         for column in ("", "tokens/s, a step", "tokens/s, log-probs", "TFLOP/s by 6·P·T", "memory"):
@@ -169,6 +169,6 @@ def show(bench: str, model: str, lengths: Sequence[int], measured: list[Measured
                 f"{m.memory_gib:.1f} GiB" if m.memory_gib else "",
             )  # fmt: skip
         Console().print(table)
-        for rival, ratio in ratios.items():
-            print(f"{ratio:.2f} times {rival}")
+        for baseline, ratio in ratios.items():
+            print(f"{ratio:.2f} times {baseline}")
     print(json.dumps(record | {"runs": [asdict(m) for m in measured], "ratios": ratios}))

@@ -42,7 +42,7 @@ class Coin:
 class Work:
     model: str
     groups: int
-    """Of a step."""
+    """How many a step has."""
     slots: int
     """Answers that run at a time beside training: the fewer, the sooner each ends and the less a new version makes
     stale. At η = 0, where nothing else is going on, it is all of a step's."""
@@ -53,7 +53,7 @@ class Work:
     shortest: int
     longest: int
     settings: tuple[str, ...]
-    """Of the run besides, as on a command line."""
+    """Other settings of the run, as on a command line."""
     sigma: float = 1.0
     group_size: int = 8
 
@@ -84,7 +84,7 @@ class Work:
 
     @property
     def answers(self) -> int:
-        """Of a step."""
+        """How many a step has."""
         return self.groups * self.group_size
 
     @property

@@ -129,10 +129,10 @@ def bench_engine(
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "bfloat16",
     burst: Annotated[int, typer.Option(help="Most tokens decoded on a GPU before the host looks.", min=1)] = 16,
     threads: Annotated[int, typer.Option(help="CPU threads.", min=1)] = 1,
-    against: Annotated[str | None, typer.Option(help="transformers: the rival, in the same run.")] = None,
+    against: Annotated[str | None, typer.Option(help="transformers: the baseline, in the same run.")] = None,
     json_only: Annotated[bool, typer.Option("--json", help="Print the JSON line only.")] = False,
 ) -> None:
-    """Tokens a second of the embedded engine, log-probabilities on, against the memory's floor and a rival."""
+    """Tokens a second of the embedded engine, log-probabilities on, against the memory's floor and a baseline."""
     from freerun.bench import engine as bench
 
     bench.set_threads(threads)

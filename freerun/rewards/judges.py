@@ -20,7 +20,7 @@ from freerun.rewards.spec import OWN_KEYS, JudgeSetting, JudgeSpec, convert, par
 from freerun.rewards.userfile import check_function, load_function
 
 JudgeFunction = Callable[..., Any]
-"""Of a task and a text; a `SampleJudge` of a sample besides."""
+"""Takes a task and a text; a `SampleJudge` takes a sample too."""
 
 BUILT_IN = {
     "exact": "freerun.rewards.plain:exact",

@@ -13,7 +13,7 @@ _LONG = 512
 
 class Decoder(Protocol):
     def decode(self, token_ids: Any, skip_special_tokens: bool = ...) -> str:
-        """Of an array of tokens, as of a list."""
+        """Takes an array of tokens, or a list."""
         ...
 
 

@@ -145,24 +145,24 @@ def test_a_runner_ahead_of_the_host_gives_the_same_answers(monkeypatch: pytest.M
 
 def test_nothing_is_under_way_between_steps_while_new_weights_are_on_their_way(monkeypatch: pytest.MonkeyPatch) -> None:
     under_way: list[int] = []
-    """After each launch, steps that have not landed."""
+    """After each launch, steps whose results are not there."""
 
     flying = 0
 
     class Watched(AheadCpuRunner):
         def launch(self, step: Step) -> LaunchedStep:
             nonlocal flying
-            flight = super().launch(step)
-            land, flying = flight.land, flying + 1
+            launched = super().launch(step)
+            wait, flying = launched.wait, flying + 1
             under_way.append(flying)
 
-            def landed() -> Sampled:
+            def results() -> Sampled:
                 nonlocal flying
                 flying -= 1
-                return land()
+                return wait()
 
-            flight.land = landed
-            return flight
+            launched.wait = results
+            return launched
 
     monkeypatch.setattr("freerun.engines.embedded.engine.CpuRunner", Watched)
     answering = engine()

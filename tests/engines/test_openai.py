@@ -458,13 +458,13 @@ def bytewise(tokens: list[int]) -> str:
 
 @given(st.text(alphabet="aé€😀", max_size=12), st.data())
 def test_text_never_comes_as_half_a_character(text: str, data: st.DataObject) -> None:
-    answer, tokens, said = AnswerText(bytewise, (), frozenset()), list(text.encode()), ""
+    answer, tokens, part = AnswerText(bytewise, (), frozenset()), list(text.encode()), ""
     while tokens:
         count = data.draw(st.integers(1, 3))
-        said += answer.add(tokens[:count], None)
+        part += answer.add(tokens[:count], None)
         tokens = tokens[count:]
-        assert text.startswith(said)
-    assert said + answer.add([], FinishReason.LENGTH) == text
+        assert text.startswith(part)
+    assert part + answer.add([], FinishReason.LENGTH) == text
 
 
 @given(st.text(alphabet="abc", max_size=20), st.lists(st.text(alphabet="abc", min_size=1, max_size=4), max_size=3))
@@ -474,8 +474,8 @@ def test_no_part_of_a_stop_string_comes_out(text: str, stops: list[str]) -> None
     sampled = text[: ends[0]] if ends else text
     finish = FinishReason.STOP if ends else FinishReason.LENGTH
     answer, tokens = AnswerText(bytewise, tuple(stops), frozenset()), list(sampled.encode())
-    said = "".join(answer.add([token], None) for token in tokens[:-1]) + answer.add(tokens[-1:], finish)
-    assert said == sampled[: min((sampled.find(stop) for stop in stops if stop in sampled), default=len(sampled))]
+    part = "".join(answer.add([token], None) for token in tokens[:-1]) + answer.add(tokens[-1:], finish)
+    assert part == sampled[: min((sampled.find(stop) for stop in stops if stop in sampled), default=len(sampled))]
 
 
 def test_the_token_that_ends_an_answer_is_left_out() -> None:

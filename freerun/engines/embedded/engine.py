@@ -37,7 +37,7 @@ class Runner(Protocol):
     burst: int
     """Tokens a sequence may sample in one step."""
     ahead: bool
-    """Whether a step can be launched before the one before has landed."""
+    """Whether a step can be launched before the results of the one before are there."""
     short: bool
     """Whether steps sample one token: somebody waits for the next to end. A runner that can do no other ignores it."""
     waited_s: float
@@ -60,7 +60,7 @@ class EmbeddedEngine:
         self._runner = self._gpu_runner() if on_gpu else CpuRunner(decoder, self._blocks.count, size)
         runner = self._runner
         self._scheduler = Scheduler(self._blocks, config.max_running, config.step_tokens, runner.burst, runner.ahead)
-        self._flight = LaunchedStep.none()
+        self._launched = LaunchedStep.none()
         self._ended: list[tuple[str, EndedAnswer]] = []
         """Answers that ended when somebody else than `step` had to wait for what was under way."""
         self._requests: dict[str, list[Sequence]] = {}
@@ -173,23 +173,23 @@ class EmbeddedEngine:
         way nothing is left under way: they would wait for it."""
         ahead = self._runner.ahead and not self._runner.short
         if not ahead:
-            self._ended += self._land()
+            self._ended += self._wait()
         step = self._scheduler.schedule()
-        before, self._flight = self._flight, self._runner.launch(step) if step.chunks else LaunchedStep.none()
+        before, self._launched = self._launched, self._runner.launch(step) if step.chunks else LaunchedStep.none()
         ended, self._ended = self._ended + self._postprocess(before), []
-        return ended if ahead else ended + self._land()
+        return ended if ahead else ended + self._wait()
 
-    def _land(self) -> list[tuple[str, EndedAnswer]]:
+    def _wait(self) -> list[tuple[str, EndedAnswer]]:
         """Wait for what is under way."""
-        flight, self._flight = self._flight, LaunchedStep.none()
-        return self._postprocess(flight)
+        launched, self._launched = self._launched, LaunchedStep.none()
+        return self._postprocess(launched)
 
-    def _postprocess(self, flight: LaunchedStep) -> list[tuple[str, EndedAnswer]]:
+    def _postprocess(self, launched: LaunchedStep) -> list[tuple[str, EndedAnswer]]:
         """Stamp each token with the version that sampled it, and see who is done. What a sequence sampled after its
         end is thrown away."""
-        ended, landed = [], flight.landed()
+        ended, results = [], launched.results()
         self._landed_s = time.monotonic()
-        for sequence, tokens, logprobs in landed:
+        for sequence, tokens, logprobs in results:
             if math.isnan(sum(logprobs)):
                 raise EngineError(self._not_finite)
             if not sequence.tokens:
@@ -290,7 +290,7 @@ class EmbeddedEngine:
         if parameters.keys() != tensors.keys():
             odd = sorted(parameters.keys() ^ tensors.keys())
             raise EngineError(f"version {version} is not of this model: {len(odd)} tensors differ, such as {odd[0]}")
-        self._ended += self._land()
+        self._ended += self._wait()
         started_s = self._landed_s
         with torch.no_grad():
             torch._foreach_copy_([p.data for p in parameters.values()], [tensors[name] for name in parameters])

@@ -116,9 +116,9 @@ class GpuRunner:
         """The burst first: it keeps the device busy while the host launches, kernel by kernel, what is to be read.
         Neither needs the other's results."""
         self.cache.copy(step.copies)
-        flight = self._decode([chunk for chunk in step.chunks if chunk.samples])
+        launched = self._decode([chunk for chunk in step.chunks if chunk.samples])
         self._read([chunk for chunk in step.chunks if not chunk.samples])
-        return flight
+        return launched
 
     def _read(self, chunks: list[Chunk]) -> None:
         """Prompts, and answers being rebuilt: many tokens a row, into the cache."""
@@ -167,7 +167,7 @@ class GpuRunner:
         graph, steps = self._graph(batch, longest), 1 if self.short else self._pace.steps
         for _ in range(steps):
             graph.replay()
-        return self._flight(sequences, steps)
+        return self._launched(sequences, steps)
 
     def _decode_in_torch(self, sequences: list[Sequence], batch: int, longest: int) -> LaunchedStep:
         """One token each, when somebody asks for what the sampling kernels cannot do. The host waits for it."""
@@ -181,7 +181,7 @@ class GpuRunner:
         self.waited_s += self._landed_s - start_s
         return LaunchedStep(sequences, 1, lambda: ([[token] for token in tokens], [[logprob] for logprob in logprobs]))
 
-    def _flight(self, sequences: list[Sequence], steps: int) -> LaunchedStep:
+    def _launched(self, sequences: list[Sequence], steps: int) -> LaunchedStep:
         """The results start for the host when the burst ends, whatever is launched behind it."""
         self._row_of = {sequence: row for row, sequence in enumerate(sequences)}
         where = slice(0, steps), slice(0, len(sequences))
@@ -191,7 +191,7 @@ class GpuRunner:
         copied.record()
         launched_s = time.monotonic()
 
-        def land() -> Sampled:
+        def wait() -> Sampled:
             start_s = time.monotonic()
             copied.synchronize()
             now_s = time.monotonic()
@@ -200,7 +200,7 @@ class GpuRunner:
             self._landed_s = now_s
             return tokens.T.tolist(), logprobs.T.tolist()
 
-        return LaunchedStep(sequences, steps, land)
+        return LaunchedStep(sequences, steps, wait)
 
     def _decode_once(self, batch: int, longest: int) -> None:
         """One step of all rows, on the device alone."""

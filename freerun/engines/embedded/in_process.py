@@ -54,7 +54,7 @@ class InProcessEngine:
 
     @classmethod
     def from_folder(cls, folder: Path | str, config: EngineConfig | None = None) -> Self:
-        """Of a Hugging Face model folder, on a GPU if there is one."""
+        """Load a Hugging Face model folder, onto a GPU if there is one."""
         path, config = Path(folder), config or EngineConfig()
         detokenise = load_tokenizer(path).decode if has_tokenizer(path) else None
         return cls(load_for_engine(path, config), config, detokenise)

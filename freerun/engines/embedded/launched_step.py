@@ -15,7 +15,7 @@ class LaunchedStep:
     """Those that sample in it."""
     tokens: int
     """How many each of them samples."""
-    land: Callable[[], Sampled]
+    wait: Callable[[], Sampled]
     """Waits for the device, if need be."""
     _epochs: list[int] = field(init=False)
 
@@ -31,9 +31,9 @@ class LaunchedStep:
         """A step in which nobody samples."""
         return cls([], 0, lambda: ([], []))
 
-    def landed(self) -> list[tuple[Sequence, list[int], list[float]]]:
+    def results(self) -> list[tuple[Sequence, list[int], list[float]]]:
         """What each sequence sampled, if it still wants it: it may have ended, or given way, meanwhile."""
-        tokens, logprobs = self.land()
+        tokens, logprobs = self.wait()
         wanted = []
         for sequence, epoch, new, theirs in zip(self.sequences, self._epochs, tokens, logprobs, strict=True):
             if sequence.finish is None and sequence.epoch == epoch:

@@ -14,7 +14,7 @@ _SPARE = 2**30
 
 
 def bytes_per_token(shape: Shape, size: int) -> int:
-    """Of the cache: a key and a value in every layer, in numbers of `size` bytes."""
+    """What a token takes in the cache: a key and a value in every layer, in numbers of `size` bytes."""
     return 2 * shape.layers * shape.kv_heads * shape.head_dim * size
 
 

@@ -32,7 +32,7 @@ class Request:
     sampling: Sampling
     n: int
     blocks: list[int] = field(default_factory=list)
-    """Of the prompt."""
+    """Those that hold the prompt."""
     computed: int = 0
     """Tokens of the prompt whose cache is filled."""
     unfinished: int = 0

@@ -95,8 +95,8 @@ async def serve_engine(
 ) -> None:
     """An engine that is there already, on that socket."""
     thread = EngineThread(engine, asyncio.get_running_loop())
-    desk = OpenAIService(thread, tokenizer, name, engine.longest, engine.eos_token_ids)
-    server = _server(thread, app_of(desk, subscriber, api_key), for_people)
+    service = OpenAIService(thread, tokenizer, name, engine.longest, engine.eos_token_ids)
+    server = _server(thread, app_of(service, subscriber, api_key), for_people)
     listening.listen(2048)
     ready(_url(listening))
     try:
@@ -105,8 +105,8 @@ async def serve_engine(
         thread.stop(within_s=_LAST_STEP_S if for_people else None)
 
 
-def app_of(desk: OpenAIService, subscriber: Subscriber, api_key: str | None) -> Starlette:
-    routes = [*token_routes(desk.thread), *control_routes(desk.thread, subscriber), *openai_routes(desk)]
+def app_of(service: OpenAIService, subscriber: Subscriber, api_key: str | None) -> Starlette:
+    routes = [*token_routes(service.thread), *control_routes(service.thread, subscriber), *openai_routes(service)]
     key = [Middleware(RequireApiKey, key=api_key)] if api_key else []
     return Starlette(
         routes=[*routes, *description_routes(routes)],

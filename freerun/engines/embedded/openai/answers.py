@@ -15,7 +15,7 @@ Word = Callable[[int], str]
 
 
 @dataclass(slots=True)
-class Said:
+class TextPart:
     """What an answer says: all of it, or what one chunk adds."""
 
     index: int
@@ -37,13 +37,13 @@ class ReplyFormat(Protocol):
         """What a stream says of an answer before its first token, if anything."""
         ...
 
-    def logprobs(self, said: Said, word: Word, offset: int) -> tuple[Json, int]:
+    def logprobs(self, part: TextPart, word: Word, offset: int) -> tuple[Json, int]:
         """`offset` is how many characters of the answer come before; with how many come before what is next."""
         ...
 
-    def choice(self, said: Said) -> Json: ...
+    def choice(self, part: TextPart) -> Json: ...
 
-    def delta(self, said: Said) -> Json: ...
+    def delta(self, part: TextPart) -> Json: ...
 
 
 class CompletionFormat:
@@ -53,20 +53,20 @@ class CompletionFormat:
     def opening(self, index: int) -> Json | None:
         return None
 
-    def logprobs(self, said: Said, word: Word, offset: int) -> tuple[Json, int]:
+    def logprobs(self, part: TextPart, word: Word, offset: int) -> tuple[Json, int]:
         """The old format: lists side by side. Among the alternatives is the token itself, as with OpenAI."""
-        words = [word(token) for token in said.tokens]
+        words = [word(token) for token in part.tokens]
         *offsets, end = accumulate(map(len, words), initial=offset)
-        sampled = zip(said.tokens, said.logprobs, strict=True)
+        sampled = zip(part.tokens, part.logprobs, strict=True)
         top = [
             {word(token): logprob for token, logprob in [*others, itself]}
-            for others, itself in zip(said.alternatives, sampled, strict=False)
+            for others, itself in zip(part.alternatives, sampled, strict=False)
         ]
-        lists = {"tokens": words, "token_logprobs": said.logprobs, "top_logprobs": top or None, "text_offset": offsets}
+        lists = {"tokens": words, "token_logprobs": part.logprobs, "top_logprobs": top or None, "text_offset": offsets}
         return lists, end
 
-    def choice(self, said: Said) -> Json:
-        return {"index": said.index, "text": said.text, "finish_reason": said.finish}
+    def choice(self, part: TextPart) -> Json:
+        return {"index": part.index, "text": part.text, "finish_reason": part.finish}
 
     delta = choice
 
@@ -79,22 +79,22 @@ class ChatFormat:
     def opening(self, index: int) -> Json | None:
         return {"index": index, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
 
-    def logprobs(self, said: Said, word: Word, offset: int) -> tuple[Json, int]:
+    def logprobs(self, part: TextPart, word: Word, offset: int) -> tuple[Json, int]:
         def entry(token: int, logprob: float) -> Json:
             return {"token": word(token), "logprob": logprob, "bytes": _bytes(word(token))}
 
-        sampled = [entry(*pair) for pair in zip(said.tokens, said.logprobs, strict=True)]
-        top = [[entry(*pair) for pair in others] for others in said.alternatives] or [[] for _ in sampled]
+        sampled = [entry(*pair) for pair in zip(part.tokens, part.logprobs, strict=True)]
+        top = [[entry(*pair) for pair in others] for others in part.alternatives] or [[] for _ in sampled]
         content = [one | {"top_logprobs": others} for one, others in zip(sampled, top, strict=True)]
         return {"content": content, "refusal": None}, offset
 
-    def choice(self, said: Said) -> Json:
-        message = {"role": "assistant", "content": said.text, "refusal": None}
-        return {"index": said.index, "message": message, "finish_reason": said.finish}
+    def choice(self, part: TextPart) -> Json:
+        message = {"role": "assistant", "content": part.text, "refusal": None}
+        return {"index": part.index, "message": message, "finish_reason": part.finish}
 
-    def delta(self, said: Said) -> Json:
-        delta = {"content": said.text} if said.text else {}
-        return {"index": said.index, "delta": delta, "finish_reason": said.finish}
+    def delta(self, part: TextPart) -> Json:
+        delta = {"content": part.text} if part.text else {}
+        return {"index": part.index, "delta": delta, "finish_reason": part.finish}
 
 
 def _bytes(word: str) -> list[int] | None:
@@ -118,18 +118,18 @@ class Reply:
     completion_tokens: int = 0
     _offsets: Counter[int] = field(default_factory=Counter)
 
-    def choice(self, said: Said, is_whole: bool, is_first: bool = True) -> Json:
+    def choice(self, part: TextPart, is_whole: bool, is_first: bool = True) -> Json:
         """One answer, or what a chunk adds to one; the prompt's ids go with the first chunk."""
-        self.completion_tokens += len(said.tokens)
-        choice = self.shape.choice(said) if is_whole else self.shape.delta(said)
-        choice["logprobs"] = self._logprobs(said) if self.with_logprobs else None
+        self.completion_tokens += len(part.tokens)
+        choice = self.shape.choice(part) if is_whole else self.shape.delta(part)
+        choice["logprobs"] = self._logprobs(part) if self.with_logprobs else None
         if self.with_token_ids:
-            choice["token_ids"] = said.tokens
-            choice["prompt_token_ids"] = self.prompts[said.index // self.n] if is_first else None
+            choice["token_ids"] = part.tokens
+            choice["prompt_token_ids"] = self.prompts[part.index // self.n] if is_first else None
         return choice
 
-    def _logprobs(self, said: Said) -> Json:
-        logprobs, self._offsets[said.index] = self.shape.logprobs(said, self.word, self._offsets[said.index])
+    def _logprobs(self, part: TextPart) -> Json:
+        logprobs, self._offsets[part.index] = self.shape.logprobs(part, self.word, self._offsets[part.index])
         return logprobs
 
     def whole(self, choices: list[Json]) -> Json:

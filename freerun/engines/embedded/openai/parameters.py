@@ -56,4 +56,4 @@ REFUSED: dict[str, tuple[list[Any], str]] = {
     "kv_transfer_params": ([], "the cache stays in this engine"),
     "vllm_xargs": ([{}], "no such extension is here"),
 }
-"""Not done: the values that ask for nothing, which are taken, and what is said to the others."""
+"""Not done: the values that ask for nothing, which are taken, and what is replied to the others."""

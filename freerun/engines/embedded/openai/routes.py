@@ -10,7 +10,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from freerun.engines.embedded.openai.answers import ChatFormat, CompletionFormat, Json, Reply, ReplyFormat, Said, Word
+from freerun.engines.embedded.openai.answers import (
+    ChatFormat,
+    CompletionFormat,
+    Json,
+    Reply,
+    ReplyFormat,
+    TextPart,
+    Word,
+)
 from freerun.engines.embedded.openai.prompts import chat_prompt_of, prompts_of
 from freerun.engines.embedded.openai.requests import (
     Body,
@@ -88,19 +96,19 @@ class Answers:
         self._first = {ask.id: number * body.n for number, ask in enumerate(asks)}
         self._texts = [AnswerText(decode, *how) for _ in range(self.count)]
         self._echoes: dict[int, str] = {}
-        """What is said before an answer's first words."""
+        """What a stream begins with, before an answer's first words."""
         if isinstance(body, CompletionBody) and body.echo:
             prompts = [decode(ask.prompt) for ask in asks]
             self._echoes = {index: prompts[index // body.n] for index in range(self.count)}
 
-    def said(self, piece: AnswerPart) -> Said:
+    def part(self, piece: AnswerPart) -> TextPart:
         index = self._first[piece.id] + piece.index
         text = self._echoes.pop(index, "") + self._texts[index].add(piece.tokens, piece.finish)
-        return Said(index, text, piece.tokens, piece.logprobs, piece.finish, piece.alternatives)
+        return TextPart(index, text, piece.tokens, piece.logprobs, piece.finish, piece.alternatives)
 
 
 async def _whole(reply: Reply, answers: Answers, asked: PendingAnswers) -> Response:
-    choices = [reply.choice(answers.said(piece), is_whole=True) async for piece in asked]
+    choices = [reply.choice(answers.part(piece), is_whole=True) async for piece in asked]
     return json(reply.whole(sorted(choices, key=lambda choice: int(choice["index"]))))
 
 
@@ -118,38 +126,40 @@ async def stream_of(
     begun: set[int] = set()
     async for piece in asked:
         await asyncio.sleep(0)  # with many pieces there, nothing else waits: no news of the client's end would come
-        said = answers.said(piece)
-        if said.text or said.finish or reply.with_logprobs or reply.with_token_ids:
-            yield chunk(reply.choice(said, is_whole=False, is_first=said.index not in begun))
-            begun.add(said.index)
+        part = answers.part(piece)
+        if part.text or part.finish or reply.with_logprobs or reply.with_token_ids:
+            yield chunk(reply.choice(part, is_whole=False, is_first=part.index not in begun))
+            begun.add(part.index)
         else:
-            reply.completion_tokens += len(said.tokens)  # held back: half a character, or of a stop string
+            reply.completion_tokens += len(part.tokens)  # held back: half a character, or of a stop string
     if options.include_usage:
         yield event(reply.chunk() | {"usage": reply.usage()})
     yield DONE
 
 
-def openai_routes(desk: OpenAIService) -> list[Route]:
-    card = {"id": desk.model, "object": "model", "created": int(time.time()), "owned_by": "freerun"}
+def openai_routes(service: OpenAIService) -> list[Route]:
+    card = {"id": service.model, "object": "model", "created": int(time.time()), "owned_by": "freerun"}
 
     async def models(_: Request) -> Response:
-        return json({"object": "list", "data": [card | {"max_model_len": desk.longest}]})
+        return json({"object": "list", "data": [card | {"max_model_len": service.longest}]})
 
     async def model(request: Request) -> Response:
-        desk.check_model(request.path_params["name"])
-        return json(card | {"max_model_len": desk.longest})
+        service.check_model(request.path_params["name"])
+        return json(card | {"max_model_len": service.longest})
 
     async def completions(request: Request) -> Response:
         body = read(await request.body(), CompletionBody)
-        desk.check_model(body.model)
-        prompts = await asyncio.to_thread(prompts_of, body, desk.tokenizer, desk.longest)  # a long text takes seconds
-        return await desk.answer(request, body, CompletionFormat(), prompts)
+        service.check_model(body.model)
+        prompts = await asyncio.to_thread(
+            prompts_of, body, service.tokenizer, service.longest
+        )  # a long text takes seconds
+        return await service.answer(request, body, CompletionFormat(), prompts)
 
     async def chat(request: Request) -> Response:
         body = read(await request.body(), ChatBody)
-        desk.check_model(body.model)
-        prompt = await asyncio.to_thread(chat_prompt_of, body, desk.tokenizer, desk.longest)
-        return await desk.answer(request, body, ChatFormat(), [prompt])
+        service.check_model(body.model)
+        prompt = await asyncio.to_thread(chat_prompt_of, body, service.tokenizer, service.longest)
+        return await service.answer(request, body, ChatFormat(), [prompt])
 
     return [
         Route("/v1/models", models),
