@@ -27,9 +27,9 @@ from freerun.models.decoder import Decoder
 from tests.engines.ahead import AheadCpuRunner
 from tests.tiny import tiny_decoder
 
-REQUESTS = 1_700
+REQUESTS = 1_100
 """Of each engine."""
-WARM_UP = 500
+WARM_UP = 400
 EOS = 1
 CONFIG = {"cache_tokens": 192, "max_running": 16}
 
@@ -161,7 +161,7 @@ class Soak:
 
 
 @pytest.mark.parametrize(("on_update", "ahead"), [("recompute", False), ("keep", False), ("recompute", True)])
-def test_thousands_of_requests(on_update: str, ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thousand_requests(on_update: str, ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if ahead:
         monkeypatch.setattr("freerun.engines.embedded.engine.CpuRunner", AheadCpuRunner)
     soak = Soak(on_update)
@@ -175,11 +175,11 @@ def test_thousands_of_requests(on_update: str, ahead: bool, monkeypatch: pytest.
     assert engine.free_blocks == engine._blocks.count
     assert not engine._requests
     assert (engine.running, engine.waiting) == (0, 0)
-    assert engine.preemptions > 500
+    assert engine.preemptions > 300
     assert engine.reused_tokens > 1_000
     assert soak.cancelled > 50
     assert soak.checked > 100
-    assert engine.version > 100
+    assert engine.version > 60
     assert (soak.recomputed_tokens > 0) == (on_update == "recompute")
 
     assert after.rss_bytes - before.rss_bytes < 20_000_000
