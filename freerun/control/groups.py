@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from freerun.core import DropReason, Group, Task, Version
-from freerun.core.groups import GroupEvent, Position, Stage, Tally
+from freerun.core.groups import GroupEvent, Position, Stage, Tally, TallyCounter
 
 _NEXT: dict[Stage, frozenset[Stage]] = {
     Stage.DEALT: frozenset({Stage.ADMITTED}),
@@ -54,15 +54,12 @@ class OpenGroup:
 class GroupBook:
     def __init__(self, tally: Tally | None = None, next_group: int = 0) -> None:
         """`tally` and `next_group` are those of the run that this one goes on from."""
-        before = tally or Tally()
         self.listeners: list[Callable[[GroupEvent], None]] = []
         self.submitted = 0
         """Samples that were admitted and not dropped, since this process began."""
         self._open: dict[int, OpenGroup] = {}
         self._count = Counter[Stage]()
-        self._trained = before.trained
-        self._dropped = Counter(before.dropped)
-        self._judgements = Counter(before.judgements)
+        self._ended = TallyCounter(tally)
         self._next_group = next_group
         self._changed = asyncio.Event()
 
@@ -87,7 +84,6 @@ class GroupBook:
         """`judgements` says how judging each sample ended, also of those without a reward, which are not in `group`."""
         opened = self._move(group.id, Stage.JUDGED)
         opened.group, opened.rewards = group, tuple(group.rewards)
-        self._judgements.update(judgements)
         self._tell(opened, judgements=tuple(judgements))
 
     def made_ready(self, group: int) -> None:
@@ -98,14 +94,11 @@ class GroupBook:
 
     def trained(self, group: int, version: Version) -> None:
         """The step at `version` consumed it."""
-        opened = self._move(group, Stage.TRAINED)
-        self._trained += 1
-        self._tell(opened, version)
+        self._tell(self._move(group, Stage.TRAINED), version)
 
     def drop(self, group: int, reason: DropReason, version: Version) -> None:
         opened = self._move(group, Stage.DROPPED)
         self.submitted -= opened.samples
-        self._dropped[reason] += 1
         self._tell(opened, version, reason)
 
     @property
@@ -148,7 +141,7 @@ class GroupBook:
 
     @property
     def tally(self) -> Tally:
-        return Tally(self._trained, dict(self._dropped), dict(self._judgements))
+        return self._ended.tally
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for the condition, which is looked at again whenever a group becomes ready, is taken or is dropped."""
@@ -186,5 +179,6 @@ class GroupBook:
             *(opened.stage, opened.id, opened.task.id, opened.position, about, opened.samples, opened.rewards),
             *(judgements, reason),
         )
+        self._ended.count(event)
         for listener in self.listeners:
             listener(event)

@@ -4,6 +4,7 @@ dealt → admitted → sampled → judged → ready → training → trained
             └─────────┴─────────┴───────┴────────┴───→ dropped, with a reason
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -79,7 +80,7 @@ class GroupEvent:
     judgements: tuple[str, ...] = ()
     """With `judged`: how judging each sample ended, samples without a reward included."""
     reason: DropReason | None = None
-    """With `dropped`."""
+    """Why it was dropped, with `dropped`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +91,24 @@ class Tally:
     dropped: dict[DropReason, int] = field(default_factory=dict)
     judgements: dict[str, int] = field(default_factory=dict)
     """Samples, by how judging them ended."""
+
+
+class TallyCounter:
+    """Counts how groups end, from their events."""
+
+    def __init__(self, before: Tally | None = None) -> None:
+        """`before` is the tally of the run that this one goes on from."""
+        before = before or Tally()
+        self._trained = before.trained
+        self._dropped = Counter(before.dropped)
+        self._judgements = Counter(before.judgements)
+
+    def count(self, event: GroupEvent) -> None:
+        self._trained += event.stage is Stage.TRAINED
+        self._judgements.update(event.judgements)
+        if event.reason:
+            self._dropped[event.reason] += 1
+
+    @property
+    def tally(self) -> Tally:
+        return Tally(self._trained, dict(self._dropped), dict(self._judgements))

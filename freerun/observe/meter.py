@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from freerun.core import Batch, DropReason, Group
-from freerun.core.groups import GroupEvent, Stage, Tally
+from freerun.core.groups import GroupEvent, Stage, Tally, TallyCounter
 from freerun.core.nouns import NOT_SAMPLED, trained_by_version
 from freerun.core.observer import Observer
 from freerun.core.records import StepRecord
@@ -75,14 +75,12 @@ class StepMeter(Observer):
     ) -> None:
         """`begun_s` is when the run began, by the monotonic clock; `before` the tally of the run that this one goes on
         from; `solved` counts the tasks that are solved; the trainer may `skip_truncated`."""
-        before = before or Tally()
         self._tell = tell
         self._start_s = begun_s
         self._solved = solved
         self._skip_truncated = skip_truncated
         self.steps: list[StepRecord] = []
-        self._dropped = Counter(before.dropped)
-        self._judgements = Counter(before.judgements)
+        self._ended = TallyCounter(before)
         self._ready = 0
         self._last_step_s = self._batch_asked_s = self._trained_s = time.monotonic()
         self._rewards: list[float] = []
@@ -101,10 +99,8 @@ class StepMeter(Observer):
 
     def group(self, event: GroupEvent) -> None:
         self._ready += (event.stage is Stage.READY) - (event.stage is Stage.TRAINING)
-        self._judgements.update(event.judgements)
-        if event.stage is Stage.DROPPED and event.reason:
-            self._ready -= event.reason is DropReason.TOO_STALE
-            self._dropped[event.reason] += event.reason is not DropReason.RUN_ENDED
+        self._ready -= event.reason is DropReason.TOO_STALE
+        self._ended.count(event)
 
     def judged(self, group: Group) -> None:
         self._rewards.extend(group.rewards)
@@ -172,7 +168,7 @@ class StepMeter(Observer):
 
     def _record(self, now_s: float, trained: BatchFigures, result: StepResult) -> StepRecord:
         step_s = now_s - self._last_step_s
-        every = self._engines.values()
+        every, tally = self._engines.values(), self._ended.tally
         return StepRecord(
             step=result.version,
             version=result.version,
@@ -188,8 +184,8 @@ class StepMeter(Observer):
             staleness_mean=trained.staleness_mean,
             staleness_max=max(trained.staleness, default=0),
             staleness_histogram={str(age): count for age, count in sorted(trained.staleness.items())},
-            dropped={reason.value: count for reason, count in self._dropped.items() if count},
-            judgements=dict(self._judgements),
+            dropped={why.value: count for why, count in tally.dropped.items() if why is not DropReason.RUN_ENDED},
+            judgements=tally.judgements,
             engine_idle_s=0.0,
             trainer_idle_s=self._trainer_idle_s(now_s, result),
             update_pause_s=0.0,

@@ -46,12 +46,15 @@ def test_answers_that_cannot_be_read_are_trained_on_and_counted_apart() -> None:
     assert any(sample.reward == 0 for batch in world.batches for sample in batch.samples)
 
 
+COUNTED = {OpenGroup, GroupEvent, Group, Sample}
+
+
 class Alive(list[int]):
     """How many objects of a group's life there are, looked at now and then."""
 
     def look(self) -> None:
         gc.collect()
-        self.append(sum(isinstance(found, OpenGroup | GroupEvent | Group | Sample) for found in gc.get_objects()))
+        self.append(sum(type(found) in COUNTED for found in gc.get_objects()))
 
     def assert_at_most(self, number: int) -> None:
         assert len(self) == 10
