@@ -65,13 +65,17 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     ignore_eos: bool = False
 
     def stops(self) -> tuple[str, ...]:
-        raise NotImplementedError
+        """Texts that end an answer. Each kind of request has fields of its own for these three; without, nothing is
+        asked for."""
+        return ()
 
     def longest_answer(self) -> int | None:
-        raise NotImplementedError
+        """The most tokens that an answer may have, if the request says so."""
+        return None
 
     def alternatives(self) -> int:
-        raise NotImplementedError
+        """How many of the likeliest tokens to give with each sampled one."""
+        return 0
 
     def extras(self) -> Extras | None:
         """None if nothing of it is asked for: such requests are sampled faster."""

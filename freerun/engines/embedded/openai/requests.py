@@ -46,7 +46,8 @@ class Body(SamplingFields, kw_only=True):
         return self.max_tokens
 
     def wants_logprobs(self) -> bool:
-        raise NotImplementedError
+        """Whether to give the log-probability of each token. Each route asks for it by a field of its own."""
+        return False
 
     def wrong(self) -> tuple[str, str] | None:
         if self.truncate_prompt_tokens is not None and self.truncate_prompt_tokens < 1:
