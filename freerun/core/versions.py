@@ -26,7 +26,7 @@ class VersionRuns:
 
     @classmethod
     def of(cls, versions: "Sequence[Version] | NDArray[np.integer] | VersionRuns") -> "VersionRuns":
-        """From one version a token."""
+        """The runs of a list that has one version for each token."""
         if isinstance(versions, VersionRuns):
             return versions
         values = np.asarray(versions, np.int64)
@@ -35,7 +35,7 @@ class VersionRuns:
 
     @classmethod
     def joined(cls, runs: Iterable[tuple[Version, int]]) -> "VersionRuns":
-        """From runs that may be empty, and may go on where the one before ended."""
+        """The same tokens as these runs, some of which may be empty or continue the one before."""
         merged: list[tuple[Version, int]] = []
         for version, count in runs:
             if merged and merged[-1][0] == version:

@@ -64,7 +64,7 @@ def chosen(installed: Sequence[Gpu | UnknownMemory], names: str | None) -> list[
 
 
 def _installed() -> list[Gpu | UnknownMemory]:
-    """By the driver's numbers; none without a driver."""
+    """The GPUs by the driver's numbers; none without a driver."""
     import pynvml
 
     try:

@@ -112,7 +112,7 @@ class ChildProcess:
                 os.killpg(self.process.pid, which)
 
     def died(self) -> ProcessDied:
-        """To be raised when it has ended before it should."""
+        """The error to raise when it has ended too early."""
         tail, how = self.log_tail(), describe_exit(self.process.returncode or 0)
         if tail and (ours := _OUR_ERROR.fullmatch(tail.splitlines()[-1])):
             return ProcessDied(f"the {self.name} process {how}: {ours[1]}")

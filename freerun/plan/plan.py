@@ -43,7 +43,7 @@ class Plan:
     threads: int
     """CPU threads of each engine and each rank."""
     reward: RewardConfig
-    """With the number of workers."""
+    """The rewards' settings, with the number of workers filled in."""
     placement: Placement
     memory: MemoryPlan
     engines: list[GpuAssignment]

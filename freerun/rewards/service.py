@@ -132,7 +132,7 @@ class JudgeService:
 
 
 def whole_requests(task: Task, answers: Sequence[str | JudgedSample]) -> list[bytes]:
-    """With the whole group in each, for judges that ask for samples."""
+    """A request for each answer, with the whole group in it: for judges that ask for samples."""
     group = [JudgedSample(answer) if isinstance(answer, str) else answer for answer in answers]
     numbered = [replace(sample, index=index, group=[]) for index, sample in enumerate(group)]
     return [frame(Request(task, sample.text, numbered, sample.index)) for sample in numbered]

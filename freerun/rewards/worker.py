@@ -82,7 +82,7 @@ def judge_one(function: JudgeFunction, request: Request) -> Verdict:
 
 
 def whole_sample(request: Request) -> JudgedSample:
-    """With its group around it."""
+    """The sample to judge, with the other samples of its group."""
     sample = replace(request.group[request.index]) if request.group else JudgedSample(request.text)
     sample.index, sample.group = request.index, request.group or [sample]
     return sample

@@ -81,7 +81,7 @@ class Flat:
 
 
 def _size(layout: dict[str, _Place]) -> int:
-    """With room for the version behind the last tensor."""
+    """The size of the memory, with room for the version behind the last tensor."""
     return (-(-max(place.end for place in layout.values()) // _ALIGNED) + 1) * _ALIGNED
 
 
@@ -138,7 +138,7 @@ class IpcSubscriber(Subscriber):
 
 
 def _is_here(flat: Flat) -> bool:
-    """On this process's own GPU."""
+    """Whether the memory is on this process's own GPU."""
     return flat.memory.device.index == torch.cuda.current_device()
 
 

@@ -59,7 +59,7 @@ class World(Observer):
     num_engines: int = 1
     engine_type: type[ScriptedEngine] = ScriptedEngine
     max_running: int = 1000
-    rest_solved: int = 0
+    skip_solved: int = 0
     judges: int = 1000
     """Answers judged at the same time."""
     control: type[ControlConfig] = PatientControl
@@ -102,7 +102,7 @@ class World(Observer):
         tasks = [Task(f"task-{index}", "?", [index % 5, 1]) for index in range(self.num_tasks or 10)]
         stream = TaskStream(tasks, seed=self.seed, shuffle=False, epochs=1 if self.num_tasks else None)
         stream.seek(self.begins.position)
-        return TaskQueue(stream, self.begins.owed, SolvedTasks(self.rest_solved, resting=self.begins.resting))
+        return TaskQueue(stream, self.begins.owed, SolvedTasks(self.skip_solved, resting=self.begins.resting))
 
     def _script(self, prompt: list[int], seed: int, index: int) -> Script:
         dice = random.Random(f"{self.seed}/{seed}/{index}")

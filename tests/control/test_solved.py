@@ -61,16 +61,16 @@ def test_a_miss_brings_it_back_at_once() -> None:
     assert solved.resting == {"a": SitOut(1, 8)}
 
 
-def test_nothing_rests_unless_asked_to() -> None:
+def test_every_task_is_asked_in_every_pass_by_default() -> None:
     assert play(TaskQueue(stream(2)), {"0", "1"}, 6) == ["0", "1"] * 3
 
 
-def test_only_the_solved_rest() -> None:
+def test_only_solved_tasks_sit_out() -> None:
     tasks = TaskQueue(stream(3), solved=SolvedTasks(most=8))
     assert play(tasks, {"1"}, 13) == ["0", "1", "2"] + ["0", "2"] + ["0", "1", "2"] + ["0", "2"] * 2 + ["0"]
 
 
-def test_when_all_rest_the_first_to_come_back_is_dealt() -> None:
+def test_when_all_sit_out_the_first_to_come_back_is_dealt() -> None:
     assert play(TaskQueue(stream(2), solved=SolvedTasks(most=8)), {"0", "1"}, 5) == ["0", "1", "0", "1", "0"]
 
 
@@ -127,8 +127,8 @@ class Arithmetic(Crashing):
 
 
 def test_a_run_asks_mostly_what_it_can_learn_from() -> None:
-    def asked(rest_solved: int) -> Counter[str]:
-        world = Arithmetic(1, steps=30, drop_no_signal=True, rest_solved=rest_solved)
+    def asked(skip_solved: int) -> Counter[str]:
+        world = Arithmetic(1, steps=30, drop_no_signal=True, skip_solved=skip_solved)
         run_fast(world.go())
         audit(world)
         return Counter(world.asked)
@@ -141,9 +141,9 @@ def test_a_run_asks_mostly_what_it_can_learn_from() -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10**9), st.floats(0.0, 60.0))
-def test_a_crash_wakes_nobody(seed: int, after_s: float) -> None:
+def test_a_crash_changes_nothing_for_tasks_that_sit_out(seed: int, after_s: float) -> None:
     def world(begins: RunState) -> Arithmetic:
-        return Arithmetic(seed, steps=12, max_staleness=0, drop_no_signal=True, rest_solved=4, begins=begins)
+        return Arithmetic(seed, steps=12, max_staleness=0, drop_no_signal=True, skip_solved=4, begins=begins)
 
     whole, first = world(RunState()), world(RunState())
     run_fast(whole.go())

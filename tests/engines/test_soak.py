@@ -28,7 +28,7 @@ from tests.engines.ahead import AheadCpuRunner
 from tests.tiny import tiny_decoder
 
 REQUESTS = 1_100
-"""Of each engine."""
+"""How many requests each engine gets."""
 WARM_UP = 400
 EOS = 1
 CONFIG = {"cache_tokens": 192, "max_running": 16}
@@ -46,7 +46,7 @@ class PendingAnswers:
     prompt: list[int]
     sampling: Sampling
     version: Version
-    """Of the engine when it was asked."""
+    """The engine's version when it was asked."""
     owed: set[int]
 
 
@@ -79,7 +79,7 @@ class Soak:
         self.recomputes = on_update == "recompute"
         self.asked: dict[str, PendingAnswers] = {}
         self.beginnings = deque([self.tokens(12), self.tokens(24), self.tokens(36)], maxlen=8)
-        """Of prompts to come."""
+        """Prompts to come."""
         self.submitted = self.cancelled = self.answers = self.checked = self.steps = self.recomputed_tokens = 0
 
     def until(self, requests: int) -> None:

@@ -22,7 +22,7 @@ from tests.control.test_promises import Letters
 
 
 def batch(version: int) -> Batch:
-    """Of one group, whose number and text say which."""
+    """A batch of one group, whose number and text say which."""
     sample = Sample([0, version], [False, True], [0.0, -1.0], [-1, version], FinishReason.STOP, f"of {version}", 1.0)
     return Batch(version, [Group(version, Task(f"t{version}", "?", [0]), [sample], version)])
 

@@ -37,7 +37,7 @@ def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def loss_of(decoder: Decoder) -> Tensor:
-    """Of each token, given those before it."""
+    """The log-probability of each token, given those before it."""
     tokens = torch.tensor([token for sequence in SEQUENCES for token in sequence])
     positions = torch.cat([torch.arange(len(sequence)) for sequence in SEQUENCES])
     hidden = decoder(tokens, positions, PackedAttention([len(sequence) for sequence in SEQUENCES]))

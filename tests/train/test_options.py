@@ -264,7 +264,7 @@ def test_a_batch_of_nothing_but_truncated_answers_teaches_nothing(advantages: st
 @pytest.mark.parametrize("proximal", ["behavior", "interpolate", "recompute"])
 @pytest.mark.parametrize("minibatches", [1, 2])
 def test_drift_is_measured_whatever_the_objective_is_relative_to(proximal: str, minibatches: int) -> None:
-    """Of the first minibatch where nobody asked for the others before the step."""
+    """The log-probabilities of the first minibatch, where nobody asked for the others before the step."""
     who, batch = learner(proximal=proximal, corrections=[], minibatches=minibatches), random_batch(1)
     metrics = who.step(batch).metrics
     expected = learner(proximal="recompute", corrections=[]).step(batch).metrics

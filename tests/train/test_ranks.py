@@ -30,7 +30,7 @@ LESSONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "kl in reward": ({"objective": "dapo", "kl": {"coef": 0.1, "apply_to": "reward"}}, {}),
     "lora": ({"lora": {"rank": 3}}, {}),
 }  # fmt: skip
-"""Of each, what is unlike the defaults: training, model."""
+"""What differs from the defaults in each: training, model."""
 LOW: tuple[dict[str, Any], dict[str, Any]] = ({"dtype": "bfloat16", "corrections": ["token"]}, {})
 """Without a mask, which rounding would tip one way or the other."""
 

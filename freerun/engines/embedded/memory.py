@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from freerun.models.decoder import Decoder
 
 _SPARE = 2**30
-"""For what the allocator and the kernels keep to themselves."""
+"""What the allocator and the kernels keep for themselves."""
 
 
 def bytes_per_token(shape: Shape, size: int) -> int:

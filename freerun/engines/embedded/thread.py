@@ -59,7 +59,7 @@ class EngineThread:
         self._swaps: deque[Call] = deque()
         """Those that wait for answers to finish."""
         self._sent: dict[str, list[int]] = {}
-        """For requests that are followed: tokens of each answer that were posted."""
+        """How many tokens of each answer were posted, for requests that are followed."""
         self._spans: deque[Span] = deque(maxlen=_SPANS)
         self._busy_since_s: float | None = None
         self._tokens_then, self._waited_then_s = 0, 0.0
