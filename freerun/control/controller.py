@@ -167,6 +167,7 @@ async def answer(run: Run, admitted: OpenGroup) -> None:
     trajectories = await rolled_out(run, admitted)
     if trajectories is None:
         return discard(run, admitted.id, DropReason.ROLLOUT_FAILED)
+    run.observer.rolled_out(admitted.task, trajectories)
     errors = [one.error for one in trajectories if one.error is not None]
     if len(trajectories) - len(errors) < min(2, len(trajectories)):
         return discard(run, admitted.id, DropReason.ROLLOUT_ERROR, errors[0])
@@ -176,7 +177,7 @@ async def answer(run: Run, admitted: OpenGroup) -> None:
     group = Group(admitted.id, admitted.task, rewarded(trajectories, verdicts), admitted.version)
     run.book.judged(group, [verdict.reason for verdict in verdicts])
     run.observer.judged(group)
-    if len(group.samples) < min(2, len(trajectories)):
+    if len(group.members) < min(2, len(trajectories)):
         return discard(run, group.id, DropReason.JUDGE_FAILED)
     run.failed_in_a_row = 0
     if run.config.drop_no_signal and len(set(group.rewards)) == 1:

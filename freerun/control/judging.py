@@ -19,10 +19,11 @@ async def verdicts_on(judge: GroupJudge, task: Task, trajectories: Sequence[Traj
 def rewarded(trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict]) -> list[Sample]:
     """The samples that have a reward. One that could not be judged is left out: it is never silently a zero."""
     samples = []
-    for trajectory, verdict in zip(trajectories, verdicts, strict=True):
-        if trajectory.sample is not None and verdict.reward is not None:
-            trajectory.sample.reward = verdict.reward
-            samples.append(trajectory.sample)
+    for member, (trajectory, verdict) in enumerate(zip(trajectories, verdicts, strict=True)):
+        if verdict.reward is not None:
+            for sample in trajectory.samples:
+                sample.reward, sample.member = verdict.reward, member
+                samples.append(sample)
     return samples
 
 

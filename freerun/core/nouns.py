@@ -13,12 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freerun.core.task import FinishReason, Task, Version
+from freerun.core.turns import Turn
 from freerun.core.versions import NOT_SAMPLED as NOT_SAMPLED
 from freerun.core.versions import VersionRuns as VersionRuns
 
 Tokens = NDArray[np.int32]
 Marks = NDArray[np.bool_]
 Logprobs = NDArray[np.float32]
+Returns = tuple[tuple[float, int], ...]
+"""By token, as runs: what is still to come of the rewards, and for how many tokens in a row."""
 
 
 class Sample:
@@ -28,7 +31,10 @@ class Sample:
     millions of them are asked for at once, when a batch is chosen, and the loop waits.
     """
 
-    __slots__ = ("_loss_mask", "behavior_logprobs", "finish", "reward", "text", "tokens", "trained", "versions")
+    __slots__ = (
+        *("_loss_mask", "behavior_logprobs", "finish", "member", "returns", "reward"),
+        *("text", "tokens", "trained", "turns", "versions"),
+    )
 
     def __init__(
         self,
@@ -39,15 +45,24 @@ class Sample:
         finish: FinishReason,
         text: str = "",
         reward: float | None = None,
+        member: int | None = None,
+        returns: Returns | None = None,
+        turns: Sequence[Turn] = (),
     ) -> None:
         """Arrays of the right type are kept as they are; lists become arrays. `text` is what was sampled, for judges
         and people. `reward` is None until it is judged; still None when judging failed, and then the sample is not
-        trained on."""
+        trained on.
+
+        `member` says which member of its group it is a branch of, where members have several samples; None: it is one
+        by itself. The reward is the member's, the same for all its branches. `returns` is what is still to come of the
+        member's rewards at each token, where it was given some on its way; None: the reward, at every token.
+        """
         self.tokens: Tokens = np.asarray(tokens, np.int32)
         self.behavior_logprobs: Logprobs = np.asarray(behavior_logprobs, np.float32)
         self.versions = VersionRuns.of(versions)
         self.loss_mask = loss_mask
         self.finish, self.text, self.reward = finish, text, reward
+        self.member, self.returns, self.turns = member, returns, tuple(turns)
 
     @property
     def loss_mask(self) -> Marks:
@@ -106,9 +121,22 @@ def trained_by_version(samples: Iterable[Sample]) -> Counter[Version]:
     return Counter(counts)
 
 
+def members_of(samples: Iterable[Sample]) -> list[list[Sample]]:
+    """The samples of one group by member. A sample that names none is a member by itself."""
+    members: list[list[Sample]] = []
+    places: dict[int, int] = {}
+    for sample in samples:
+        place = len(members) if sample.member is None else places.setdefault(sample.member, len(members))
+        if place == len(members):
+            members.append([])
+        members[place].append(sample)
+    return members
+
+
 @dataclass(slots=True)
 class Group:
-    """The samples of one task, and the version at which the task was admitted."""
+    """The samples of one task, and the version at which the task was admitted. A member of the group has one sample, or
+    several where its conversation has branches."""
 
     id: int
     """Counts admissions, so a smaller id is an older group."""
@@ -134,8 +162,14 @@ class Group:
         return self._newest
 
     @property
+    def members(self) -> list[list[Sample]]:
+        """The samples of each member, in the order of the members' first ones."""
+        return members_of(self.samples)
+
+    @property
     def rewards(self) -> list[float]:
-        return [s.reward for s in self.samples if s.reward is not None]
+        """One for each member that has one."""
+        return [reward for branches in self.members if (reward := branches[0].reward) is not None]
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ An observer overrides what it wants to see; everything else does nothing. The lo
 the order in which they are listed.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from freerun.core.groups import GroupEvent
@@ -12,7 +12,8 @@ from freerun.core.nouns import Batch, Group
 from freerun.core.records import StepRecord
 from freerun.core.reports import EngineStats, Evaluation, Span, StepResult, UpdateReport, WeightsHandle
 from freerun.core.state import RunState
-from freerun.core.task import Version
+from freerun.core.task import Task, Version
+from freerun.core.trajectory import Trajectory
 
 
 class Observer:
@@ -30,6 +31,9 @@ class Observer:
 
     def group(self, event: GroupEvent) -> None:
         """A group reached a stage of its life."""
+
+    def rolled_out(self, task: Task, trajectories: Sequence[Trajectory]) -> None:
+        """What became of each member of a group, failed ones included. They are not judged yet."""
 
     def judged(self, group: Group) -> None:
         """A group's rewards are known; it may still be dropped."""
@@ -86,6 +90,9 @@ class Observers(Observer):
 
     def group(self, event: GroupEvent) -> None:
         self._tell(lambda observer: observer.group(event))
+
+    def rolled_out(self, task: Task, trajectories: Sequence[Trajectory]) -> None:
+        self._tell(lambda observer: observer.rolled_out(task, trajectories))
 
     def judged(self, group: Group) -> None:
         self._tell(lambda observer: observer.judged(group))

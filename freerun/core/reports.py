@@ -48,6 +48,27 @@ class Span:
 
 
 @dataclass(slots=True)
+class SessionReport:
+    """How the sessions of one member of a group went: its last try, and those before it. Counts only."""
+
+    requests: int = 0
+    """Answers that the policy was asked for."""
+    turns: int = 0
+    """Answers that are trained on."""
+    forks: dict[str, int] = field(default_factory=dict)
+    """Requests that did not go on from where a branch ended, by reason (`ForkReason`)."""
+    apart: dict[str, int] = field(default_factory=dict)
+    """Answers that nobody used, and that are not trained on: retried, orphaned, overridden."""
+    failures: dict[str, int] = field(default_factory=dict)
+    """Tries that failed, by reason (`SessionFailure`)."""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """Tokens of prompts that the engine had in its cache."""
+    reread_tokens: int = 0
+    """Tokens of histories that the engine had read, and read again because new weights had come in between."""
+
+
+@dataclass(slots=True)
 class EngineStats:
     """A snapshot. Counters only grow; `spans` are those that ended since the previous snapshot."""
 
@@ -59,6 +80,9 @@ class EngineStats:
     first_token_s: float = 0.0
     """From the last swap of weights to the first tokens sampled with them, rebuilding of caches included."""
     spans: list[Span] = field(default_factory=list)
+    prompt_tokens: int = 0
+    reused_tokens: int = 0
+    """Tokens of prompts, and how many of them were in the cache."""
 
 
 PUBLISH = "publish"

@@ -61,6 +61,8 @@ class Completion:
     logprobs: Logprobs
     versions: VersionRuns
     finish: FinishReason
+    cached: int
+    """Tokens of the prompt that the engine had in its cache."""
 
     def __init__(
         self,
@@ -69,9 +71,10 @@ class Completion:
         logprobs: Sequence[float] | Logprobs,
         versions: Sequence[Version] | VersionRuns,
         finish: FinishReason,
+        cached: int = 0,
     ) -> None:
         """Arrays of the right type are kept as they are; lists become arrays."""
-        self.index, self.finish = index, finish
+        self.index, self.finish, self.cached = index, finish, cached
         self.tokens = np.asarray(tokens, np.int32)
         self.logprobs = np.asarray(logprobs, np.float32)
         self.versions = VersionRuns.of(versions)
