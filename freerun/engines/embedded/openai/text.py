@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from freerun.core import FinishReason
-from freerun.engines.embedded.replies import Refused
+from freerun.engines.refused import Refused
 from freerun.models.tokenizer import load_tokenizer
 
 _UNFINISHED = "\ufffd"

@@ -1,6 +1,6 @@
 """The parameters of OpenAI's and vLLM's clients that are not simply done: what becomes of each.
 
-Those that are done are the fields of `requests.py`. docs/serving.md has them all; a test holds the two together.
+Those that are done are the fields of the bodies. docs/serving.md has them all; a test holds the two together.
 """
 
 from typing import Any
@@ -16,7 +16,6 @@ IGNORED = {
     "prompt_cache_options": _SERVICE,
     "prompt_cache_retention": _SERVICE,
     "prediction": "it makes answers faster, not different",
-    "parallel_tool_calls": "calls come back in the model's own words, one or several",
     "priority": "answers are written in the order in which they were asked for",
     "request_id": "every reply has an id of its own",
     "spaces_between_special_tokens": "tokenizers of today put none",
@@ -51,7 +50,7 @@ REFUSED: dict[str, tuple[list[Any], str]] = {
     "logits_processors": ([[]], "use logit_bias, min_p or the penalties"),
     "thinking_token_budget": ([], "use max_tokens"),
     "chat_template": ([], "the model's own is used; chat_template_kwargs can tell it more"),
-    "include_reasoning": ([True], "an answer comes whole, with what the model thought"),
+    "include_reasoning": ([True], "what the model thought comes apart, as reasoning_content"),
     "cache_salt": ([""], "all clients share one cache of prompts"),
     "kv_transfer_params": ([], "the cache stays in this engine"),
     "vllm_xargs": ([{}], "no such extension is here"),
