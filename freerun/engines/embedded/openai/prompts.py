@@ -6,7 +6,7 @@ from typing import Any
 from freerun.engines.dialects.bodies import Body
 from freerun.engines.dialects.chat import ChatBody
 from freerun.engines.embedded.openai.requests import CompletionBody
-from freerun.engines.embedded.openai.text import Tokenizer
+from freerun.engines.embedded.openai.tokenizer import Tokenizer
 from freerun.engines.extras import MOST_ANSWERS
 from freerun.engines.refused import Refused
 

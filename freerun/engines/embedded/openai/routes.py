@@ -13,6 +13,7 @@ from starlette.routing import Route
 from freerun.engines.dialects.bodies import CompletionsBody, StreamOptions, read
 from freerun.engines.dialects.chat import ChatBody
 from freerun.engines.dialects.parameters import IGNORED, REFUSED
+from freerun.engines.dialects.text import AnswerText
 from freerun.engines.embedded.openai.answers import (
     ChatFormat,
     CompletionFormat,
@@ -28,7 +29,7 @@ from freerun.engines.embedded.openai.requests import (
     sampling_of,
     seed_of,
 )
-from freerun.engines.embedded.openai.text import AnswerText, Tokenizer
+from freerun.engines.embedded.openai.tokenizer import Tokenizer
 from freerun.engines.embedded.pending import AnswerPart, AnswerRequest, PendingAnswers
 from freerun.engines.embedded.replies import DONE, Stream, event, json, unless_gone
 from freerun.engines.embedded.thread import EngineThread
