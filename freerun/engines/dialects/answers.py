@@ -214,7 +214,7 @@ class AnswerReading:
         """How many of an answer's tokens are thoughts, marks included."""
         if not said.reasoning or self.format.thinking is None:
             return 0
-        if self._thought_ends in tokens:
+        if self._thought_ends is not None and self._thought_ends in tokens:
             return list(tokens).index(self._thought_ends) + 1
         close = self.format.thinking.close
         return min(
