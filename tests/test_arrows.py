@@ -13,7 +13,7 @@ ROOT = Path(freerun.__file__).parent
 MAY_IMPORT: dict[str, set[str]] = {
     "core": set(),
     "machine": set(),
-    "sandbox": set(),
+    "sandbox": {"machine"},
     "models": set(),
     "observe": set(),
     "weights": set(),
