@@ -78,6 +78,9 @@ def curves(steps: list[StepRecord]) -> dict[str, Any]:
         "answer_tokens_mean": column(s.answer_tokens_mean for s in steps),
         "running": column(float(s.running) for s in steps),
         "waiting": column(float(s.waiting) for s in steps),
+        "cache_hit_share": column(s.cache_hit_share for s in steps),
+        "turns_mean": column(s.agents.turns_mean if s.agents else math.nan for s in steps),
+        "branches_mean": column(s.agents.branches_mean if s.agents else math.nan for s in steps),
         "trainer": {key: column(s.trainer.get(key, math.nan) for s in steps) for key in keys},
     }
 

@@ -124,6 +124,7 @@ def as_record(line: dict[str, Any], kind: type[Record], path: Path) -> Record:
 
 
 def _nulls_to_nan(value: Any) -> Any:
+    """A null is a number that does not exist, save for `agents`, which is a record that does not."""
     if isinstance(value, dict):
-        return {key: _nulls_to_nan(inner) for key, inner in value.items()}
+        return {key: _nulls_to_nan(inner) for key, inner in value.items() if (key, inner) != ("agents", None)}
     return math.nan if value is None else value

@@ -63,6 +63,11 @@ if (show("throughput", some)) {
   figure(host, "Weight update", "engine pause a step", [{ name: "pause", values: c.update_pause_s, tint: colour("update") }], { floor: 0, format: clock });
   figure(host, "Answer length", "tokens, mean", [{ name: "tokens", values: c.answer_tokens_mean, tint: colour("generate") }], { floor: 0 });
   figure(host, "Cut off by the length limit", "share of trained answers", [{ name: "cut off", values: c.truncated_share, tint: colour("generate") }], { floor: 0, ceiling: 1, format: percent });
+  if (c.cache_hit_share.some(known))
+    figure(host, "Prompts found in the cache", "share of their tokens", [{ name: "found", values: c.cache_hit_share, tint: colour("generate") }], { floor: 0, ceiling: 1, format: percent });
+  if (c.turns_mean.some(known))
+    figure(host, "Turns and branches", "a member, mean", [{ name: "turns", values: c.turns_mean, tint: colour("generate") },
+      { name: "branches", values: c.branches_mean, tint: colour("train") }], { floor: 0 });
 }
 
 const title = (key) => names[key] ?? key[0].toUpperCase() + key.slice(1).replaceAll("_", " ");
