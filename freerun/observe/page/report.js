@@ -21,7 +21,7 @@ if (show("reward", some || data.evals.length > 0)) {
   const points = () => data.evals.map((e) => ({ x: axis === "step" ? e.step : e.time_s, y: e.pass_at_1, low: e.low, high: e.high, tint: colour("eval"),
     title: `evaluation at step ${e.step}`, rows: [["pass@1", short(e.pass_at_1), colour("eval")], ["95% interval", `${short(e.low)} to ${short(e.high)}`],
       ...(e.k > 1 ? [[`pass@${e.k}`, short(e.pass_at_k)]] : []), ["tasks", String(e.tasks)], ["cut off", percent(e.truncated_share)]] }));
-  const again = curves(byId("reward-chart"), () => ({ ...overSteps, height: 330, series, points: points(), label: "reward", xName: c.each > 1 ? `training step (each point: mean of ${c.each})` : "training step", yName: "mean reward a sample",
+  const again = curves(byId("reward-chart"), () => ({ ...overSteps, height: 330, series, points: points(), label: "reward", xName: c.each > 1 ? `training step (each point: mean of ${c.each})` : "training step", yName: "mean reward",
     ...(some ? {} : { x: data.evals.map((e) => e.step) }), ...(axis === "time" ? { x: some ? c.time_s : data.evals.map((e) => e.time_s), isTime: true, xName: "time since the start" } : {}) }));
   legend(document.querySelector('[data-for="reward"]'), [...(some ? [["all judged answers", colour("generate")], ["trained on", colour("train")]] : []),
     ...(data.evals.length ? [["evaluation pass@1, 95% interval", colour("eval"), "dot"]] : [])]);
