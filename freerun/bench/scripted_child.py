@@ -55,7 +55,7 @@ class ScriptedAnswers:
 
     on_update: OnUpdate = "keep"
     first_token_after_update_s = waited_s = 0.0
-    waiting = 0
+    waiting = prompt_tokens = reused_tokens = 0
     eos_token_ids = frozenset[int]()
 
     def __init__(self, tokens: int) -> None:
