@@ -164,7 +164,7 @@ class CheckingTrainer:
 
 
 async def run_engine(settings: Settings) -> None:
-    from freerun.engines.embedded.openai.text import Tokenizer
+    from freerun.engines.embedded.openai.tokenizer import Tokenizer
     from freerun.engines.embedded.served import ServedEngine
     from freerun.engines.embedded.server import Where, listen, serve_engine
 

@@ -11,8 +11,9 @@ from starlette.routing import Route
 
 from freerun.engines import frames, wire
 from freerun.engines.embedded.pending import AnswerPart, AnswerRequest, PendingAnswers
-from freerun.engines.embedded.replies import DONE, Refused, Stream, event, json, unless_gone
+from freerun.engines.embedded.replies import DONE, Stream, event, json, unless_gone
 from freerun.engines.embedded.thread import EngineThread
+from freerun.engines.refused import Refused
 from freerun.weights.base import Subscriber
 
 PauseMode = Literal["keep", "abort"]
