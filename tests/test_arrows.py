@@ -21,7 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rewards": {"sandbox", "machine"},
     "engines": {"models", "weights", "machine"},
     "train": {"models", "weights", "machine"},
-    "rollouts": {"engines", "machine"},
+    "rollouts": {"engines", "machine", "rewards"},
     "control": {"train", "engines", "rollouts", "data", "rewards"},
     "config": {"control", "train", "engines", "rollouts", "data", "rewards", "models"},
     "plan": {"config", "train", "engines", "rewards", "models", "machine"},
@@ -37,10 +37,17 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 HOMES = {
     "datasets": {"data/hub.py"},
-    "reasoning_gym": {"data/gym.py", "rewards/gym.py"},
+    "reasoning_gym": {"data/gym.py", "rewards/gym.py", "rollouts/environments/reasoning_gym.py"},
     "math_verify": {"rewards/math/fallback.py"},
     "sympy": {"rewards/math/fallback.py"},
-    "verifiers": {"data/tasksets.py", "rewards/taskset.py"},
+    "verifiers": {
+        *("data/tasksets.py", "rewards/taskset.py"),
+        *("rollouts/environments/verifiers.py", "rollouts/environments/verifiers_harness.py"),
+    },
+    "textarena": {"rollouts/environments/textarena.py"},
+    "gymnasium": {"rollouts/environments/gymnasium.py"},
+    "mcp": {"rollouts/mcp.py"},
+    "openai": {"rollouts/environments/verifiers_harness.py"},
     "transformers": {"models/tokenizer.py", "bench/transformers_baseline.py"},
     "triton": {
         *("engines/embedded/kernels.py", "engines/embedded/sampling_kernels.py"),

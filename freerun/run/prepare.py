@@ -49,8 +49,8 @@ class Prepared:
     @property
     def held_out_warning(self) -> str | None:
         """A line to show when tasks to evaluate on are also trained on: the evaluation is then too good."""
-        trained = {tuple(task.prompt_tokens) for task in self.tasks}
-        again = sum(tuple(task.prompt_tokens) in trained for task in self.held_out)
+        trained = {_asked(task) for task in self.tasks}
+        again = sum(_asked(task) in trained for task in self.held_out)
         if not again:
             return None
         return f"{again} of the {len(self.held_out)} held_out tasks are in data too, so evaluations will look too good"
@@ -103,7 +103,7 @@ def prepare_eval(config: RunConfig, origins: Origins) -> Prepared:
     config.reward.check()
     own = load_own(config.rollout)
     shape, tokenizer = _load_model(config)
-    tasks = load_tasks(config.held_out or config.data, tokenizer)
+    tasks = load_tasks(config.held_out or config.data, tokenizer, needs_prompt=not config.rollout.is_agent)
     config.reward.check_tasks(tasks)
     prepared = Prepared(config, origins, shape, tokenizer, [], tasks, own)
     prepared.plan(RunKind.EVALUATE)
@@ -112,9 +112,17 @@ def prepare_eval(config: RunConfig, origins: Origins) -> Prepared:
 
 def _load(config: RunConfig, origins: Origins, own: Rollout | None, learns_answers: bool = False) -> Prepared:
     shape, tokenizer = _load_model(config)
-    tasks = load_tasks(config.data, tokenizer, needs_answer=learns_answers)
-    held_out = load_tasks(config.held_out, tokenizer) if config.held_out else []
+    prompted = not config.rollout.is_agent
+    tasks = load_tasks(config.data, tokenizer, needs_answer=learns_answers, needs_prompt=prompted or learns_answers)
+    held_out = load_tasks(config.held_out, tokenizer, needs_prompt=prompted) if config.held_out else []
     return Prepared(config, origins, shape, tokenizer, tasks, held_out, own)
+
+
+def _asked(task: Task) -> str:
+    """What tells tasks apart: the prompt; where an environment asks, what it is to ask (a seed, say)."""
+    if task.prompt_tokens or task.prompt:
+        return repr(task.prompt_tokens or (task.prompt, task.messages))
+    return repr({key: value for key, value in task.extra.items() if key != "id"})
 
 
 def _load_model(config: RunConfig) -> tuple[Shape, Any]:
