@@ -20,7 +20,7 @@ from freerun.machine.device import choose_device
 from freerun.models.shape import Shape
 from freerun.train.config import TrainConfig
 from freerun.train.learner import Learner
-from freerun.train.packing import Packed, pack
+from freerun.train.packing import Advantage, Packed, pack
 
 FIXED = 32
 """Micro-batches of the baseline, as in the paper."""
@@ -76,7 +76,7 @@ class FixedLearner(Learner):
     """The baseline: as many samples in each of 32 micro-batches, as they come."""
 
     def _packed(
-        self, indices: list[int], samples: Sequence[Sample], advantage: Sequence[float], weights: Sequence[float]
+        self, indices: list[int], samples: Sequence[Sample], advantage: Sequence[Advantage], weights: Sequence[float]
     ) -> Iterator[Packed]:
         size = -(-len(indices) // FIXED)
         for start in range(0, len(indices), size):
