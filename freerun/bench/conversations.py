@@ -5,9 +5,12 @@ policy samples and what it is then told. A member with several branches has a sa
 sampled token is trained in the first that holds it, and given in the others.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from rich.console import Console
+from rich.table import Table
 
 from freerun.core import FinishReason, Group, Sample, Task
 from freerun.core.nouns import NOT_SAMPLED
@@ -40,12 +43,12 @@ class Agents:
 
 
 AGENTS = (
-    Agents("a member of 10 turns alone", groups=8, members=1),
-    Agents("8 members, common prompts"),
-    Agents("8 members, 3 forks each", forks=3),
-    Agents("8 members, 2 compactions each", turns=12, compactions=2),
-    Agents("8 members, forks and compactions", turns=15, forks=2, compactions=1),
-    Agents("short answers to long prompts", turns=1, system=1_500, task=500, said=60),
+    Agents("one member", groups=8, members=1),
+    Agents("8 members"),
+    Agents("3 forks each", forks=3),
+    Agents("2 compactions each", turns=12, compactions=2),
+    Agents("forks, compactions", turns=15, forks=2, compactions=1),
+    Agents("long prompts", turns=1, system=1_500, task=500, said=60),
 )
 
 
@@ -106,6 +109,15 @@ class Counted:
     def ratio(self) -> float:
         return self.computed / self.distinct
 
+    @property
+    def ratios(self) -> dict[str, float]:
+        """To the different tokens."""
+        return {
+            "computed": self.ratio,
+            "by_sample": self.by_sample / self.distinct,
+            "by_turn": self.by_turn / self.distinct,
+        }
+
 
 def counted(agents: Agents, capacity: int, seed: int = 0) -> Counted:
     samples = [sample for group in agents.made(seed) for sample in group.samples]
@@ -113,6 +125,15 @@ def counted(agents: Agents, capacity: int, seed: int = 0) -> Counted:
     computed = sum(len(pack([samples[place] for place in places]).tokens_T) for places in micros)
     by_turn = sum(end for sample in samples for end in _turn_ends(sample))
     return Counted(agents.name, distinct_tokens(samples), computed, sum(len(s.tokens) for s in samples), by_turn)
+
+
+def show_conversations(found: Sequence[Counted], capacity: int) -> None:
+    table = Table(title=f"conversations: tokens of a pass, to the different ones; {capacity:,} a micro-batch")
+    for column in ("", "different", "computed", "one sample a leaf", "one sample a turn"):
+        table.add_column(column, justify="right" if column else "left")
+    for one in found:
+        table.add_row(one.name, f"{one.distinct:,}", *(f"{ratio:.2f}" for ratio in one.ratios.values()))
+    Console().print(table)
 
 
 def _turn_ends(sample: Sample) -> list[int]:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ from freerun.train.gae import value_loss
 from freerun.train.kl import kl_estimate
 from freerun.train.lora import attach, save_adapter
 from freerun.train.losses import find_objective
-from freerun.train.members import Added, Member, compared, members_in, returns_of, weights_of
+from freerun.train.members import Added, Member, by_sample, compared, members_in, returned, trained_in, weights_of
 from freerun.train.models import CriticModel, PolicyModel
 from freerun.train.objective import Tokens, sequence_sum
 from freerun.train.packing import Advantage, Packed, num_trained, pack, shared_out, untrained, within
@@ -200,21 +199,15 @@ class Learner:
         """How many tokens all ranks computed in a pass over the plan, and how many different ones it has."""
         mine = torch.tensor(float(sum(len(micro.tokens_T) for minibatch in plan for micro in minibatch)))
         computed = self._ranks.sum(mine.to(self._device)).item()
-        different = distinct_tokens([sample for member in self._trained(batch) for sample in member.samples])
+        learned = trained_in(batch.groups, self._config.skip_truncated)
+        different = distinct_tokens([sample for member in learned for sample in member.samples])
         return {"computed_tokens": computed, "distinct_tokens": float(different)}
-
-    def _trained(self, batch: Batch) -> list[Member]:
-        """The members that a step learns from, with those of their samples that have something to train."""
-        skip_truncated = self._config.skip_truncated
-        members = members_in(batch.groups)
-        learning = [m.those(lambda s: bool(num_trained(s)) and not (skip_truncated and s.truncated)) for m in members]
-        return [member for member in learning if member.samples]
 
     def _plan(self, batch: Batch) -> list[list[Packed]]:
         """The batch in shuffled minibatches of near-equally many members, each of them as this rank's micro-batches. A
         member is in one of them with all its branches."""
         advantage = self._advantages(batch)
-        order = self._trained(batch)
+        order = trained_in(batch.groups, self._config.skip_truncated)
         count = min(self._config.minibatches, len(order))
         if count > 1:
             random.Random(f"{self._seed}/{self.version}").shuffle(order)
@@ -243,14 +236,10 @@ class Learner:
         """Of each sample by token; where a critic or a penalty has a part in them, what is still to come of the
         rewards: see `estimate.py`."""
         members = members_in(batch.groups)
-        added = self._added(members)
+        added = self._added(batch.samples, members)
         if self._by_token:
-            found = [[returns_of(sample, more) for sample in m.samples] for m, more in zip(members, added, strict=True)]
-        else:
-            found = compared(members, added, self._config.advantages)
-        places = [place for member in members for place in member.places]
-        by_place = dict(zip(places, (one for of_member in found for one in of_member), strict=True))
-        return [by_place[place] for place in range(len(places))]
+            return by_sample(members, returned(members, added))
+        return by_sample(members, compared(members, added, self._config.advantages))
 
     @property
     def _by_token(self) -> bool:
@@ -263,16 +252,15 @@ class Learner:
         """Whether parting from the reference is taken from the reward."""
         return self._reference is not None and self._config.kl.apply_to == "reward"
 
-    def _added(self, members: Sequence[Member]) -> list[Added]:
+    def _added(self, samples: Sequence[Sample], members: Sequence[Member]) -> list[Added]:
         """To each member's reward: what being long costs, and what parting from the reference does if that is by
         member."""
         last = int(self._longest * self._config.overlong_share)
         penalties = [overlong_penalty(member.num_sampled, self._longest, last) for member in members]
         if not self._penalises or self._by_token:
             return [Added(penalty) for penalty in penalties]
-        costs = self._kl_costs([sample for member in members for sample in member.samples])
-        ends = [*accumulate(len(member.samples) for member in members)]
-        by_member = [sum(costs[end - len(m.samples) : end]) for m, end in zip(members, ends, strict=True)]
+        costs = self._kl_costs(samples)
+        by_member = (sum(costs[place] for place in member.places) for member in members)
         return [Added(penalty, cost) for penalty, cost in zip(penalties, by_member, strict=True)]
 
     @torch.no_grad()

@@ -4,7 +4,7 @@ Rewards, penalties, comparisons and weights are a member's, and all its branches
 tokens is summed over its branches: a sampled token has its version and its loss in one of them only.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from freerun.core import Group, Sample
@@ -26,11 +26,6 @@ class Member:
     def num_sampled(self) -> int:
         return sum(sample.num_sampled for sample in self.samples)
 
-    def those(self, take_part: Callable[[Sample], bool]) -> "Member":
-        """With some of its samples only."""
-        kept = [place for place, sample in enumerate(self.samples) if take_part(sample)]
-        return Member(self.group, [self.places[i] for i in kept], [self.samples[i] for i in kept])
-
 
 def members_in(groups: Sequence[Group]) -> list[Member]:
     members: list[Member] = []
@@ -41,6 +36,24 @@ def members_in(groups: Sequence[Group]) -> list[Member]:
             members.append(Member(group.id, [start + place for place in places], samples))
         start += len(group.samples)
     return members
+
+
+def trained_in(groups: Sequence[Group], skip_truncated: bool) -> list[Member]:
+    """Those that a step learns from, with those of their samples that have something to train."""
+    found = []
+    for member in members_in(groups):
+        branches = zip(member.places, member.samples, strict=True)
+        kept = {place: s for place, s in branches if num_trained(s) and not (skip_truncated and s.truncated)}
+        if kept:
+            found.append(Member(member.group, list(kept), list(kept.values())))
+    return found
+
+
+def by_sample(members: Sequence[Member], found: Sequence[Sequence[Returns]]) -> list[Returns]:
+    """What each member's samples have, in the order of the batch. They are all of its samples."""
+    places = [place for member in members for place in member.places]
+    ordered = sorted(zip(places, (one for of_member in found for one in of_member), strict=True))
+    return [one for _, one in ordered]
 
 
 @dataclass(slots=True, frozen=True)
@@ -54,19 +67,23 @@ class Added:
         return reward + self.penalty - self.cost
 
 
-def returns_of(sample: Sample, added: Added) -> Returns:
-    """By token, what is still to come of its member's rewards."""
+def returned(members: Sequence[Member], added: Sequence[Added]) -> list[list[Returns]]:
+    """By token, what is still to come of the rewards; of each member's samples."""
+    return [[_returns(s, more) for s in member.samples] for member, more in zip(members, added, strict=True)]
+
+
+def _returns(sample: Sample, added: Added) -> Returns:
     returns = sample.returns or ((sample.reward or 0.0, len(sample.tokens)),)
     return tuple((added.to(value), count) for value, count in returns)
 
 
 def compared(members: Sequence[Member], added: Sequence[Added], how: str) -> list[list[Returns]]:
-    """Advantages by token, of each member's samples."""
+    """Advantages by token; of each member's samples."""
     turns = [[more.to(value) for value in member_returns(m.samples)] for m, more in zip(members, added, strict=True)]
     scales = scales_of(turns, [member.group for member in members], how)
     return [
-        [tuple((scale.advantage(value), count) for value, count in returns_of(s, more)) for s in member.samples]
-        for member, more, scale in zip(members, added, scales, strict=True)
+        [tuple((scale.advantage(value), count) for value, count in returns) for returns in of_member]
+        for of_member, scale in zip(returned(members, added), scales, strict=True)
     ]
 
 

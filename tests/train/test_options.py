@@ -210,7 +210,7 @@ def test_within_groups_the_penalty_is_the_whole_answers() -> None:
         who.step(random_batch(version, version))
     batch = random_batch(3, 3)
     costs = [sum(row) for row in penalties(who, batch, 0.3)]
-    assert [added.to(0.0) for added in who._added(members_in(batch.groups))] == pytest.approx(
+    assert [added.to(0.0) for added in who._added(batch.samples, members_in(batch.groups))] == pytest.approx(
         [-cost for cost in costs], abs=1e-6
     )
 
@@ -224,7 +224,7 @@ def test_a_critic_learns_what_to_expect() -> None:
 def test_overlong_answers_cost() -> None:
     who = learner(objective="dapo", overlong_share=0.5)
     batch = random_batch(1)
-    for sample, added in zip(batch.samples, who._added(members_in(batch.groups)), strict=True):
+    for sample, added in zip(batch.samples, who._added(batch.samples, members_in(batch.groups)), strict=True):
         expected = min(0.0, max(-1.0, (12 - 6 - sample.num_sampled) / 6))
         assert added.to(sample.reward or 0.0) == pytest.approx((sample.reward or 0.0) + expected)
 

@@ -101,6 +101,7 @@ def rank(number: int, folder: Path) -> None:
     adapted.save(folder / "adapted", folder / "model")
     if ranks.is_first:
         torch.save(results, folder / "results")
+    torch.distributed.destroy_process_group()  # an interpreter that ends while its threads run is aborted now and then
 
 
 @pytest.fixture(scope="module")
