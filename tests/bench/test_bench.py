@@ -77,7 +77,7 @@ def test_packing_compares_micro_batches() -> None:
     assert "times 32 micro-batches, padded" in printed
     assert record["bench"] == "packing"
     assert record["ratios"].keys() == {"32 micro-batches", "32 micro-batches, padded"}
-    assert "one sample a turn" in printed
+    assert "conversations: tokens of a pass" in printed
     for ratios in record["conversations"].values():
         assert 1 <= ratios["computed"] <= 1.1
         assert ratios["by_turn"] > 3
