@@ -50,7 +50,8 @@ HOMES = {
     "peft": set(),  # the tests read our adapters with it
     "starlette": {
         *("engines/embedded/server.py", "engines/embedded/replies.py", "engines/embedded/routes.py"),
-        *("engines/embedded/middleware.py", "engines/embedded/openapi.py", "engines/embedded/openai/routes.py"),
+        *("engines/embedded/middleware.py", "engines/embedded/openapi.py", "engines/embedded/serving/routes.py"),
+        "engines/embedded/serving/service.py",
     },
     "uvicorn": {"engines/embedded/server.py"},
     "zmq": {"train/remote.py", "train/worker.py"},

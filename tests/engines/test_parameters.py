@@ -15,7 +15,7 @@ from openai.types.chat import completion_create_params as chat_params
 from freerun.engines.dialects.bodies import StreamOptions
 from freerun.engines.dialects.chat import ChatBody
 from freerun.engines.dialects.parameters import IGNORED, REFUSED
-from freerun.engines.embedded.openai.requests import CompletionBody
+from freerun.engines.embedded.serving.completions import CompletionBody
 from freerun.engines.wire import SamplingParams
 from tests.engines.test_openai import ENDLESS, Served, served
 

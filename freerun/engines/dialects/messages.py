@@ -83,10 +83,6 @@ class MessagesDialect:
         kind = _ERRORS.get(status, "invalid_request_error" if status < 500 else "api_error")
         return {"type": "error", "error": {"type": kind, "message": message}, "request_id": None}
 
-    def counted(self, usage: Usage) -> Json:
-        """The reply of `/v1/messages/count_tokens`."""
-        return {"input_tokens": usage.prompt_tokens}
-
 
 _ERRORS = {
     401: "authentication_error",

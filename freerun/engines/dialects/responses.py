@@ -124,12 +124,15 @@ class ResponsesWriter:
         self._events: list[bytes] = []
         self._number = 0
         self._finish: FinishReason | None = None
+        self.reply: Json = {}
+        """The whole of it, once it is: what is kept of it."""
 
     def whole(self, answers: Sequence[Said], usage: Usage) -> Json:
         (said,) = answers
         self._add(said)
         self._close()
-        return self._response(usage)
+        self.reply = self._response(usage)
+        return self.reply
 
     def opening(self) -> bytes:
         begun = self._response(None)
@@ -143,8 +146,8 @@ class ResponsesWriter:
 
     def closing(self, usage: Usage) -> bytes:
         self._close()
-        response = self._response(usage)
-        self._tell(f"response.{response['status']}", response=response)
+        self.reply = self._response(usage)
+        self._tell(f"response.{self.reply['status']}", response=self.reply)
         return self._told()
 
     def _add(self, said: Said) -> None:

@@ -1,38 +1,10 @@
-"""What OpenAI's two routes take: read, checked, and turned into sampling.
-
-What makes no sense, and what this engine cannot do, is refused by name; nothing is silently dropped but what changes
-nothing (`parameters.py`).
-"""
+"""From a request to how its answers are sampled."""
 
 import secrets
-from typing import Any
 
 from freerun.engines.base import Sampling
-from freerun.engines.dialects.bodies import Body, CompletionsBody
+from freerun.engines.dialects.bodies import Body
 from freerun.engines.refused import Refused
-
-
-class CompletionBody(CompletionsBody, kw_only=True):
-    prompt: str | list[Any]
-    """Text, texts, token ids, or lists of token ids."""
-    logprobs: int | None = None
-    """How many alternatives come with every token; with 0 its own log-probability alone."""
-    echo: bool = False
-    best_of: int | None = None
-    add_special_tokens: bool = True
-
-    def wants_logprobs(self) -> bool:
-        return self.logprobs is not None
-
-    def alternatives(self) -> int:
-        return self.logprobs or 0
-
-    def wrong(self) -> tuple[str, str] | None:
-        if self.best_of not in (None, self.n):
-            return "best_of", "must be n: as many answers come back as are made"
-        if self.echo and self.wants_logprobs():
-            return "echo", "does not go with logprobs: those of a prompt are not computed"
-        return super().wrong()
 
 
 def sampling_of(request: Body, prompt: list[int], longest: int, seed: int) -> Sampling:
