@@ -1,7 +1,7 @@
 """Anthropic's Messages."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -17,6 +17,9 @@ from freerun.engines.refused import Refused
 
 
 class MessagesBody(Body, kw_only=True):
+    IS_BOUND: ClassVar[bool] = True
+    """Its clients must send a length, and send that of Anthropic's models."""
+
     messages: list[dict[str, Any]]
     max_tokens: int | None = None
     system: str | list[Any] | None = None

@@ -237,6 +237,7 @@ class ResponsesWriter:
             "output": list(self._items),
             "parallel_tool_calls": body.parallel_tool_calls,
             "previous_response_id": body.previous_response_id,
+            "prompt_cache_diagnostics": None,  # pydantic-ai reads it, whether or not its openai client knows it
             "reasoning": {"effort": body.reasoning.get("effort"), "summary": None},
             "store": body.store,
             "temperature": body.temperature,

@@ -9,8 +9,10 @@ from freerun.engines.refused import Refused
 
 def sampling_of(request: Body, prompt: list[int], longest: int, seed: int) -> Sampling:
     """How to sample an answer to that prompt: as long as fits, unless the request says."""
-    room = longest - len(prompt)
-    asked = request.longest_answer() or request.min_tokens or 1
+    room, told = longest - len(prompt), request.longest_answer()
+    if told and request.IS_BOUND:
+        told = max(min(told, room), 1)
+    asked = told or request.min_tokens or 1
     if room < asked:
         raise Refused(
             f"a prompt of {len(prompt)} tokens and an answer of {asked} exceed the {longest} tokens that the model "
@@ -18,7 +20,7 @@ def sampling_of(request: Body, prompt: list[int], longest: int, seed: int) -> Sa
             code="context_length_exceeded",
         )
     return Sampling(
-        max_new_tokens=request.longest_answer() or room,
+        max_new_tokens=told or room,
         temperature=request.temperature,
         top_p=request.top_p,
         top_k=max(request.top_k, 0),
