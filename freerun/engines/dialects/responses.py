@@ -43,6 +43,8 @@ class ResponsesBody(Body, kw_only=True):
         if self.text.get("format", {"type": "text"}) != {"type": "text"}:
             kind = self.text["format"].get("type") if isinstance(self.text["format"], dict) else self.text["format"]
             return "text", f"has format {kind}: nothing here makes an answer follow a grammar, ask for it in the prompt"
+        if self.text.get("verbosity", "medium") != "medium":
+            return "text", "has a verbosity: ask for a short or a long answer in the prompt"
         if self.truncation != "disabled":
             return "truncation", "must be disabled: send what the model shall read"
         if "message.output_text.logprobs" in self.include:
