@@ -49,7 +49,7 @@ async def _events(id: str, asked: PendingAnswers) -> AsyncIterator[bytes]:
 async def _frames(asked: PendingAnswers) -> AsyncIterator[bytes]:
     async for whole in asked:
         assert whole.finish is not None, "these are not followed, so they come whole"
-        yield frames.encode(whole.index, whole.tokens, whole.logprobs, whole.versions, whole.finish)
+        yield frames.encode(whole.index, whole.tokens, whole.logprobs, whole.versions, whole.finish, whole.cached)
 
 
 async def _choices(asked: PendingAnswers) -> list[wire.Choice]:
@@ -58,7 +58,15 @@ async def _choices(asked: PendingAnswers) -> list[wire.Choice]:
 
 def _choice(whole: AnswerPart) -> wire.Choice:
     assert whole.finish is not None, "these are not followed, so they come whole"
-    return wire.choice_of(whole.index, whole.tokens, whole.logprobs, whole.versions, whole.finish, whole.alternatives)
+    return wire.choice_of(
+        index=whole.index,
+        tokens=whole.tokens,
+        logprobs=whole.logprobs,
+        versions=whole.versions,
+        finish=whole.finish,
+        alternatives=whole.alternatives,
+        cached=whole.cached,
+    )
 
 
 def control_routes(thread: EngineThread, subscriber: Subscriber) -> list[Route]:

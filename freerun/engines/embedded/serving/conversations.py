@@ -43,6 +43,7 @@ class Conversation:
             for index in range(request.n)
         ]
         self._answers = [Said(index) for index in range(request.n)]
+        self._cached = 0
 
     async def whole(self, asked: PendingAnswers) -> Json:
         async for part in asked:
@@ -64,14 +65,14 @@ class Conversation:
     def _add(self, part: AnswerPart) -> Said:
         said = self._readers[part.index].add(part.tokens, part.logprobs, part.finish, part.alternatives)
         self._answers[part.index].add(said)
+        self._cached = part.cached
         return said
 
     def _usage(self) -> Usage:
-        """What was in the cache is not known here yet."""
         return Usage(
             prompt_tokens=len(self._prompt.tokens),
             completion_tokens=sum(len(said.tokens) for said in self._answers),
-            cached_tokens=0,
+            cached_tokens=self._cached,
             reasoning_tokens=sum(self._reading.reasoning_tokens(said) for said in self._answers),
         )
 
