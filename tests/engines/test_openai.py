@@ -197,6 +197,17 @@ def test_streamed_chat(served: Served) -> None:
         assert parts[-1].finish_reason == "length"
 
 
+def test_a_prompt_that_is_in_the_cache_is_said_to_be(served: Served) -> None:
+    question = "what is in the cache " * 4
+    first, again = served.chat(question), served.chat(question)
+    assert first.usage.prompt_tokens_details.cached_tokens == 0
+    assert again.usage.prompt_tokens_details.cached_tokens == len(f"user {question}.>") // 16 * 16
+    body = {"messages": [{"role": "user", "content": question}], "max_tokens": 1}
+    usage = json.loads(served.call("POST", "/v1/messages", json.dumps(body).encode())[1])["usage"]
+    assert usage["cache_read_input_tokens"] == again.usage.prompt_tokens_details.cached_tokens
+    assert usage["input_tokens"] + usage["cache_read_input_tokens"] == again.usage.prompt_tokens
+
+
 def test_tools_and_their_calls_go_through_the_template(served: Served) -> None:
     assert served.chat(tools=[TOOL]).usage.prompt_tokens == len("user hi.weather?>")
     assert served.chat(tools=[TOOL], tool_choice="none").usage.prompt_tokens == len("user hi.>")

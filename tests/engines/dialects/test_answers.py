@@ -140,6 +140,15 @@ def test_the_parts_of_an_answer(text: str, reasoning: str, content: str | None, 
     assert [call.id for call in said.tool_calls] == [f"call{number}" for number in range(called)]
 
 
+@pytest.mark.parametrize(
+    "text", ["[f(**{'a': 1})]", "[f(1)]", "[f(a=1e999)]", "[f(a={1})]", "[f(a=g())]", "[f(", "f", "[]"]
+)
+def test_what_is_no_call_in_python(text: str) -> None:
+    marked = f"<|tool_call_start|>{text}<|tool_call_end|>"
+    format = next(format for format in CALL_FORMATS if format.open == "<|tool_call_start|>")
+    assert whole(marked, AnswerFormat(format)).content == marked
+
+
 def test_arguments_are_the_models_own_words() -> None:
     (call,) = whole('<tool_call>{"name": "f", "arguments": { "a":1,  "text": "\\u00e9é" }}</tool_call>').tool_calls
     assert call.arguments == '{ "a":1,  "text": "\\u00e9é" }'

@@ -65,7 +65,7 @@ class Conversation:
     def _add(self, part: AnswerPart) -> Said:
         said = self._readers[part.index].add(part.tokens, part.logprobs, part.finish, part.alternatives)
         self._answers[part.index].add(said)
-        self._cached = part.cached
+        self._cached = max(self._cached, part.cached)  # an answer that was aborted does not say
         return said
 
     def _usage(self) -> Usage:
