@@ -55,7 +55,7 @@ def check_function(function: Any, name: str, options: Mapping[str, Any]) -> None
     if isinstance(function, type):
         raise _no_function(where, name, "a class")
     if not callable(function):
-        raise _no_function(where, name, f"a {type(function).__name__}")
+        raise _no_function(where, name, f"of type {type(function).__name__}")
     if inspect.isasyncgenfunction(function):
         raise _no_function(where, name, "a generator, for the yield in it")
     if not any(map(_is_async, (function, inspect.unwrap(function), getattr(function, "__call__", None)))):  # noqa: B004

@@ -7,7 +7,6 @@ import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from freerun.core import ConfigError
 from freerun.core.text import did_you_mean
@@ -16,13 +15,6 @@ from freerun.rollouts.agents.pool import AgentPool
 from freerun.rollouts.agents.spec import AgentSpec
 from freerun.rollouts.config import TOOLS, RolloutConfig, name_of, options_of
 
-ENVIRONMENTS = {
-    "textarena": "freerun.rollouts.environments.textarena",
-    "gymnasium": "freerun.rollouts.environments.gymnasium",
-    "verifiers": "freerun.rollouts.environments.verifiers",
-    "reasoning-gym": "freerun.rollouts.environments.reasoning_gym",
-}
-"""By what stands before the colon of `rollout.env`."""
 _SCRIPTS = (".py", ".js", ".mjs", ".ts", ".rb", ".sh", ".pl")
 _INTERPRETERS = ("python", "node", "ruby", "bash", "sh", "perl", "deno", "bun", "tsx")
 
@@ -39,10 +31,15 @@ def spec_of(config: RolloutConfig) -> AgentSpec:
         called = f"the command {shlex.join(config.command)}"
         return AgentSpec("freerun.rollouts.agents.command:run", called, {"command": list(config.command)})
     if config.env is not None:
-        return _environment(name_of(config.env), config.max_turns, options_of(config.env))
+        environments = importlib.import_module("freerun.rollouts.environments.load")
+        played: AgentSpec = environments.environment(config.env, config.max_turns)
+        environments.check_environment(played)
+        return played
     assert config.name == TOOLS
-    options = {"tools": list(config.tools), "max_turns": config.max_turns}
-    return _ours("freerun.rollouts.tools", "the agent tools", options)
+    tools = importlib.import_module("freerun.rollouts.tools")
+    tools.check(config.tools)
+    looping: AgentSpec = tools.tools_agent(config.tools, config.max_turns)
+    return looping
 
 
 async def check_imports(spec: AgentSpec) -> None:
@@ -67,19 +64,3 @@ def check_command(command: Sequence[str]) -> None:
     if Path(program).name.startswith(_INTERPRETERS) and script.endswith(_SCRIPTS) and not Path(script).is_file():
         near = did_you_mean(Path(script).name, (entry.name for entry in Path(script).parent.glob("*")))
         raise ConfigError(f"rollout.command: there is no file {script} (from {Path.cwd()}){near}")
-
-
-def _environment(given: str, max_turns: int, options: dict[str, Any]) -> AgentSpec:
-    kind, _, name = given.partition(":")
-    if kind not in ENVIRONMENTS or not name:
-        forms = ", ".join(f"{known}:NAME" for known in ENVIRONMENTS)
-        raise ConfigError(f'rollout.env "{given}" must be one of {forms}{did_you_mean(kind, ENVIRONMENTS)}')
-    if "max_turns" in options:
-        raise ConfigError("rollout.env has no option max_turns: set rollout.max_turns")
-    return _ours(ENVIRONMENTS[kind], f"the environment {given}", {"name": name, "max_turns": max_turns, **options})
-
-
-def _ours(module: str, called: str, options: dict[str, Any]) -> AgentSpec:
-    """Of an agent that we bring: its module knows what may be wrong with its options."""
-    importlib.import_module(module).check(options)
-    return AgentSpec(f"{module}:run", called, options)
