@@ -21,7 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rewards": {"sandbox", "machine"},
     "engines": {"models", "weights", "machine"},
     "train": {"models", "weights", "machine"},
-    "rollouts": {"engines", "machine"},
+    "rollouts": {"engines", "machine", "rewards"},
     "control": {"train", "engines", "rollouts", "data", "rewards"},
     "config": {"control", "train", "engines", "rollouts", "data", "rewards", "models"},
     "plan": {"config", "train", "engines", "rewards", "models", "machine"},
@@ -37,10 +37,17 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 HOMES = {
     "datasets": {"data/hub.py"},
-    "reasoning_gym": {"data/gym.py", "rewards/gym.py"},
+    "reasoning_gym": {"data/gym.py", "rewards/gym.py", "rollouts/environments/reasoning_gym.py"},
     "math_verify": {"rewards/math/fallback.py"},
     "sympy": {"rewards/math/fallback.py"},
-    "verifiers": {"data/tasksets.py", "rewards/taskset.py"},
+    "verifiers": {
+        *("data/tasksets.py", "rewards/taskset.py"),
+        *("rollouts/environments/verifiers.py", "rollouts/environments/verifiers_harness.py"),
+    },
+    "textarena": {"rollouts/environments/textarena.py"},
+    "gymnasium": {"rollouts/environments/gymnasium.py"},
+    "mcp": {"rollouts/mcp.py"},
+    "openai": {"rollouts/environments/verifiers_harness.py"},
     "transformers": {"models/tokenizer.py", "bench/transformers_baseline.py"},
     "triton": {
         *("engines/embedded/kernels.py", "engines/embedded/sampling_kernels.py"),
@@ -49,10 +56,11 @@ HOMES = {
     },
     "peft": set(),  # the tests read our adapters with it
     "starlette": {
+        *("rollouts/gateway/server.py", "bench/gateway.py"),
         *("engines/embedded/server.py", "engines/embedded/replies.py", "engines/embedded/routes.py"),
         *("engines/embedded/middleware.py", "engines/embedded/openapi.py", "engines/embedded/openai/routes.py"),
     },
-    "uvicorn": {"engines/embedded/server.py"},
+    "uvicorn": {"engines/embedded/server.py", "rollouts/gateway/server.py"},
     "zmq": {"train/remote.py", "train/worker.py"},
     "aiohttp": {"engines/http.py", "rollouts/agents/http.py"},
     "typer": {"cli/main.py", "cli/bench.py", "cli/stopping.py"},

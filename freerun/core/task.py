@@ -28,9 +28,11 @@ class Task:
 
     id: str
     prompt: str
-    """The text the policy sees, chat template applied: for people and judges."""
+    """The text the policy sees, chat template applied: for people and judges. For an agent, who says itself what the
+    policy sees, the data's own text, if it has any."""
     prompt_tokens: list[int]
-    """The tokens the policy sees. What is trained on is exactly these and what was sampled after them."""
+    """The tokens the policy sees. What is trained on is exactly these and what was sampled after them. None for an
+    agent's tasks."""
     answer: str | None = None
     """The reference answer, where the task has one."""
     extra: dict[str, Any] = field(default_factory=dict)

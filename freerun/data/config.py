@@ -8,8 +8,9 @@ from freerun.core.section import Section, knob
 class DataConfig(Section):
     source: str = knob(
         ...,
-        "A .jsonl or .parquet file, a dataset's folder, hub:ORG/NAME, reasoning-gym:NAME, verifiers:TASKSET, or a "
-        "function of your own that makes rows: path/to/file.py:function or package.module:function.",
+        "A .jsonl or .parquet file, a dataset's folder, hub:ORG/NAME, reasoning-gym:NAME, verifiers:TASKSET, "
+        "seeds:COUNT for environments that need no more, or a function of your own that makes rows: "
+        "path/to/file.py:function or package.module:function.",
         min_length=1,
     )
     split: str = knob("train", "Which split of a folder or hub dataset to read.")

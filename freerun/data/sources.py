@@ -17,10 +17,12 @@ from freerun.core.traces import describe
 from freerun.data.config import DataConfig
 from freerun.data.files import read_path
 from freerun.data.rows import Row
+from freerun.data.seeds import count_seeds
 
 HUB = "hub:"
 REASONING_GYM = "reasoning-gym:"
 VERIFIERS = "verifiers:"
+SEEDS = "seeds:"
 SOURCES = Kind("data source", "FUNCTION", "freerun.sources")
 STEM = re.compile(r"(\.jsonl|\.jsonl\.gz|\.parquet)$")
 
@@ -36,8 +38,9 @@ class Source:
     answer_key: str
 
 
-def read_source(config: DataConfig) -> Source:
-    """Read the rows that `config.source` names, the first `config.limit` of them."""
+def read_source(config: DataConfig, *, for_agents: bool = False) -> Source:
+    """Read the rows that `config.source` names, the first `config.limit` of them. Tasks for agents may want more than
+    one prompt and one answer."""
     if config.source.startswith(REASONING_GYM):
         from freerun.data.gym import make_entries
 
@@ -47,7 +50,11 @@ def read_source(config: DataConfig) -> Source:
         from freerun.data.tasksets import load_taskset
 
         name = config.source.removeprefix(VERIFIERS)
-        return _source(config, re.sub(r".*/|@.*", "", name), load_taskset(name, config), prompt_key="prompt")
+        return _source(
+            config, re.sub(r".*/|@.*", "", name), load_taskset(name, config, for_agents), prompt_key="prompt"
+        )
+    if config.source.startswith(SEEDS):
+        return _source(config, "seeds", count_seeds(config.source.removeprefix(SEEDS)))
     if found := _users_own(config.source):
         return _source(config, found.name, _rows(found, config))
     if config.options:

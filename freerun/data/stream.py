@@ -45,11 +45,13 @@ class TaskStream(Iterator[Task]):
     @cached_property
     def fingerprint(self) -> str:
         """A hash of everything that positions depend on: two streams with the same fingerprint have the same task at
-        each position. Prompts may be rendered differently: the tasks are the same."""
+        each position. Prompts may be rendered differently: the tasks are the same. Where there are none, the other
+        columns tell tasks apart."""
         order = f"shuffled by {self._seed}" if self._shuffle else "in order"
         every = blake2b(order.encode(), digest_size=16)
         for task in self._tasks:
-            every.update(repr((task.id, task.extra.get("prompt", task.prompt), task.answer)).encode())
+            asked = task.extra.get("prompt", task.prompt) or task.extra
+            every.update(repr((task.id, asked, task.answer)).encode())
         return every.hexdigest()
 
     def at(self, position: Position) -> Task:

@@ -29,19 +29,29 @@ class Tokenizer(Protocol):
     ) -> Any: ...
 
 
-def load_tasks(config: DataConfig, tokenizer: Tokenizer, *, needs_answer: bool = False) -> list[Task]:
+def load_tasks(
+    config: DataConfig, tokenizer: Tokenizer, *, needs_answer: bool = False, needs_prompt: bool = True
+) -> list[Task]:
     """The tasks of `config.source` in the source's order.
 
     With `needs_answer` (supervised training, where the answer is the text to learn) a task without one is an error; so
     is a row without the column that `answer_key` names, unless it is the usual one, which not all data has.
+
+    Without `needs_prompt` (agents, who say themselves what the policy sees) a row may have no prompt, and one that has
+    is not rendered: `prompt` is the row's own text, `messages` its messages, and there are no tokens.
     """
-    source = read_source(config)
+    source = read_source(config, for_agents=not needs_prompt)
     answer_expected = needs_answer or config.answer_key != DataConfig.model_fields["answer_key"].default
     tasks = []
     for id, row in zip(_ids(source), source.rows, strict=True):
-        given = _column(source, id, row, source.prompt_key, "prompt_key")
-        messages = _messages(id, given, config.system) if _uses_chat(config, tokenizer) else []
-        prompt, tokens = _render(id, given, messages, config, tokenizer)
+        if needs_prompt:
+            given = _column(source, id, row, source.prompt_key, "prompt_key")
+            messages = _messages(id, given, config.system) if _uses_chat(config, tokenizer) else []
+            prompt, tokens = _render(id, given, messages, config, tokenizer)
+        else:
+            given = _prompt_of_agent(source, id, row)
+            messages = _messages(id, given, config.system) if given else _system(config.system)
+            prompt, tokens = as_text(given), []
         if answer_expected and source.answer_key not in row:
             _column(source, id, row, source.answer_key, "answer_key")
         answer = _answer(row.get(source.answer_key))
@@ -50,7 +60,7 @@ def load_tasks(config: DataConfig, tokenizer: Tokenizer, *, needs_answer: bool =
         extra = _extra(source, row)
         if prompt != as_text(given):
             extra.setdefault("prompt", as_text(given))  # judges want it without the template around it
-        several = messages if len(messages) > 1 else []
+        several = messages if len(messages) > 1 or not (given or tokens) else []
         tasks.append(Task(id, prompt, tokens, answer, extra, several))
     return tasks
 
@@ -85,6 +95,13 @@ def _column(source: Source, id: str, row: Row, key: str, knob: str) -> Any:
             f'task {id} has no "{key}"; its keys are {listed(row)}: set {knob} to one of them{did_you_mean(key, row)}'
         )
     return row[key]
+
+
+def _prompt_of_agent(source: Source, id: str, row: Row) -> Any:
+    """A name that was set for the prompt's column must be there; the usual one need not."""
+    if source.prompt_key == DataConfig.model_fields["prompt_key"].default:
+        return row.get(source.prompt_key) or ""
+    return _column(source, id, row, source.prompt_key, "prompt_key") or ""
 
 
 def _answer(value: Any) -> str | None:
@@ -137,9 +154,11 @@ def _messages(id: str, prompt: Any, system: str | None) -> list[Message]:
     for message in prompt:
         if not (isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ("role", "content"))):
             raise DataError(f'task {id}: each message of a prompt needs the texts "role" and "content"')
-    if system is not None and prompt[0]["role"] != "system":
-        return [{"role": "system", "content": system}, *prompt]
-    return prompt
+    return prompt if prompt[0]["role"] == "system" else [*_system(system), *prompt]
+
+
+def _system(system: str | None) -> list[Message]:
+    return [] if system is None else [{"role": "system", "content": system}]
 
 
 def _apply_template(id: str, messages: list[Message], tokenizer: Tokenizer) -> str:

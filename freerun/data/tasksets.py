@@ -2,7 +2,7 @@
 
 A row is a prompt and, under `verifiers*` keys, what it takes to make the task again: the judge does so, and has it
 score an answer by its own rewards. A taskset whose tasks want more than a prompt and an answer (tools, a machine to
-work on, several agents) is refused.
+work on, several agents) is refused, save for agents: `rollout.env: verifiers:TASKSET` has them played by verifiers.
 """
 
 import inspect
@@ -14,16 +14,16 @@ from freerun.data.config import DataConfig
 from freerun.data.rows import Row
 
 
-def load_taskset(name: str, config: DataConfig) -> Iterator[Row]:
+def load_taskset(name: str, config: DataConfig, for_agents: bool = False) -> Iterator[Row]:
     taskset = _create(name, config.options)
     if not taskset.bounded and config.limit is None:
         raise DataError(f"verifiers:{name} has tasks without end: set limit")
     for place, task in enumerate(taskset):
-        if place == 0:  # they are all of one class
+        if place == 0 and not for_agents:  # they are all of one class
             _refuse_more_than_answers(name, taskset, task)
         yield {
             **({"id": task.data.id} if task.data.id else {}),
-            "prompt": _prompt(name, task.data),
+            **({"prompt": _prompt(name, task.data)} if task.data.prompt is not None or not for_agents else {}),
             "verifiers": name,
             "verifiers_options": config.options,
             "verifiers_task": task.data.model_dump(mode="json", exclude_defaults=True),
@@ -54,7 +54,10 @@ def _refuse_more_than_answers(name: str, taskset: Any, task: Any) -> None:
     }
     if any(needs.values()):
         wants = " and ".join(need for need, needed in needs.items() if needed)
-        raise DataError(f"the tasks of verifiers:{name} need {wants}; what is supported is one prompt, one answer")
+        raise DataError(
+            f"the tasks of verifiers:{name} need {wants}; what is supported is one prompt, one answer; "
+            f"or set rollout.env: verifiers:{name}"
+        )
 
 
 def _defined_below(kind: type, base: type) -> set[str]:

@@ -20,7 +20,10 @@ from freerun.models.tokenizer import load_tokenizer
 from freerun.plan.lengths import lengths_of
 from freerun.plan.placement import RunKind
 from freerun.plan.plan import Plan, make_plan
+from freerun.rollouts.agents.load import spec_of
+from freerun.rollouts.agents.spec import AgentSpec
 from freerun.rollouts.base import Rollout
+from freerun.rollouts.gateway.template import Template
 from freerun.rollouts.load import load_own
 from freerun.run.guests import load_guests
 from freerun.run.identity import identity
@@ -40,6 +43,8 @@ class Prepared:
     """The user's own; None for single-turn."""
     guests: list[Observer] = field(default_factory=list)
     """The user's observers."""
+    agent: AgentSpec | None = None
+    """Who talks to the policy, where that is an agent."""
 
     @cached_property
     def text(self) -> Any:
@@ -49,8 +54,8 @@ class Prepared:
     @property
     def held_out_warning(self) -> str | None:
         """A line to show when tasks to evaluate on are also trained on: the evaluation is then too good."""
-        trained = {tuple(task.prompt_tokens) for task in self.tasks}
-        again = sum(tuple(task.prompt_tokens) in trained for task in self.held_out)
+        trained = {_asked(task) for task in self.tasks}
+        again = sum(_asked(task) in trained for task in self.held_out)
         if not again:
             return None
         return f"{again} of the {len(self.held_out)} held_out tasks are in data too, so evaluations will look too good"
@@ -62,7 +67,7 @@ class Prepared:
 
     def plan(self, kind: RunKind = RunKind.TRAIN, evaluates: bool = False) -> Plan:
         """Who runs where on this machine, as it is now. What cannot fit is a ConfigError."""
-        lengths = lengths_of(self.config, self.tasks + self.held_out)
+        lengths = lengths_of(self.config, self.tasks + self.held_out, self.shape)
         evaluated = len(self.held_out) * self.config.evaluate.samples if evaluates else 0
         return make_plan(self.config, self.shape, lengths, kind, evaluated)
 
@@ -103,18 +108,36 @@ def prepare_eval(config: RunConfig, origins: Origins) -> Prepared:
     config.reward.check()
     own = load_own(config.rollout)
     shape, tokenizer = _load_model(config)
-    tasks = load_tasks(config.held_out or config.data, tokenizer)
+    agent = _load_agent(config, tokenizer)
+    tasks = load_tasks(config.held_out or config.data, tokenizer, needs_prompt=agent is None)
     config.reward.check_tasks(tasks)
-    prepared = Prepared(config, origins, shape, tokenizer, [], tasks, own)
+    prepared = Prepared(config, origins, shape, tokenizer, [], tasks, own, agent=agent)
     prepared.plan(RunKind.EVALUATE)
     return prepared
 
 
 def _load(config: RunConfig, origins: Origins, own: Rollout | None, learns_answers: bool = False) -> Prepared:
     shape, tokenizer = _load_model(config)
-    tasks = load_tasks(config.data, tokenizer, needs_answer=learns_answers)
-    held_out = load_tasks(config.held_out, tokenizer) if config.held_out else []
-    return Prepared(config, origins, shape, tokenizer, tasks, held_out, own)
+    agent = _load_agent(config, tokenizer)
+    needs_prompt = agent is None
+    tasks = load_tasks(config.data, tokenizer, needs_answer=learns_answers, needs_prompt=needs_prompt or learns_answers)
+    held_out = load_tasks(config.held_out, tokenizer, needs_prompt=needs_prompt) if config.held_out else []
+    return Prepared(config, origins, shape, tokenizer, tasks, held_out, own, agent=agent)
+
+
+def _load_agent(config: RunConfig, tokenizer: Any) -> AgentSpec | None:
+    """What is wrong with an agent, or with a model that is to talk to one, is a ConfigError."""
+    if not config.rollout.is_agent:
+        return None
+    Template(tokenizer)
+    return spec_of(config.rollout)
+
+
+def _asked(task: Task) -> str:
+    """What tells tasks apart: the prompt; where an environment asks, what it is to ask (a seed, say)."""
+    if task.prompt_tokens or task.prompt:
+        return repr(task.prompt_tokens or (task.prompt, task.messages))
+    return repr({key: value for key, value in task.extra.items() if key != "id"})
 
 
 def _load_model(config: RunConfig) -> tuple[Shape, Any]:
