@@ -1,7 +1,6 @@
 """From the configuration to the code that a session runs. Refuses, in one line and before the run starts, what can be
 told without importing the user's code; `check_imports` tells the rest."""
 
-import importlib
 import os
 import shlex
 import shutil
@@ -14,6 +13,9 @@ from freerun.rollouts.agents.function import check_unread
 from freerun.rollouts.agents.pool import AgentPool
 from freerun.rollouts.agents.spec import AgentSpec
 from freerun.rollouts.config import TOOLS, RolloutConfig, name_of, options_of
+from freerun.rollouts.environments.load import check_environment, environment
+from freerun.rollouts.tools import check as check_tools
+from freerun.rollouts.tools import tools_agent
 
 _SCRIPTS = (".py", ".js", ".mjs", ".ts", ".rb", ".sh", ".pl")
 _INTERPRETERS = ("python", "node", "ruby", "bash", "sh", "perl", "deno", "bun", "tsx")
@@ -31,15 +33,12 @@ def spec_of(config: RolloutConfig) -> AgentSpec:
         called = f"the command {shlex.join(config.command)}"
         return AgentSpec("freerun.rollouts.agents.command:run", called, {"command": list(config.command)})
     if config.env is not None:
-        environments = importlib.import_module("freerun.rollouts.environments.load")
-        played: AgentSpec = environments.environment(config.env, config.max_turns)
-        environments.check_environment(played)
-        return played
+        spec = environment(config.env, config.max_turns)
+        check_environment(spec)
+        return spec
     assert config.name == TOOLS
-    tools = importlib.import_module("freerun.rollouts.tools")
-    tools.check(config.tools)
-    looping: AgentSpec = tools.tools_agent(config.tools, config.max_turns)
-    return looping
+    check_tools(config.tools)
+    return tools_agent(config.tools, config.max_turns)
 
 
 async def check_imports(spec: AgentSpec) -> None:
