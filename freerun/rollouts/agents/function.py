@@ -27,8 +27,15 @@ IMPORTED_ON_USE = {
     "anthropic": ("anthropic.resources", "httpcore2", "truststore"),
     "httpx": ("httpcore", "certifi"),
     "anyio": ("anyio._backends._asyncio",),
+    "freerun.rollouts.environments.base": ("freerun.rollouts.agents.http",),
+    "freerun.rollouts.mcp": ("mcp", "mcp.client.stdio"),
+    **{
+        f"freerun.rollouts.environments.{name}": (name,)
+        for name in ("textarena", "gymnasium", "verifiers", "reasoning_gym")
+    },
 }
-"""What SDKs import with their first request: 500 modules and 0.2 s for openai, which every worker would spend again."""
+"""What SDKs, and our own agents, import with their first request: 500 modules and 0.2 s for openai, which every worker
+would spend again."""
 _FORM = "async def {name}(task, session)"
 
 
