@@ -190,7 +190,8 @@ def bench_packing(
     """Does it pay to pack sequences of many lengths into passes of as many tokens as fit?
 
     The other way is the same number of sequences in each of 32 passes, with padding and without. All learn the same
-    from the same long-tailed sequences.
+    from the same long-tailed sequences. Then, for conversations of agents with turns, branches and members: how many
+    tokens are computed, with what they have in common once, and with one sample a turn.
     """
     from freerun.bench.engine import set_threads
     from freerun.bench.packing import bench_packing
