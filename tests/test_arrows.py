@@ -13,7 +13,7 @@ ROOT = Path(freerun.__file__).parent
 MAY_IMPORT: dict[str, set[str]] = {
     "core": set(),
     "machine": set(),
-    "sandbox": set(),
+    "sandbox": {"machine"},
     "models": set(),
     "observe": set(),
     "weights": set(),
@@ -21,7 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rewards": {"sandbox", "machine"},
     "engines": {"models", "weights", "machine"},
     "train": {"models", "weights", "machine"},
-    "rollouts": {"engines", "rewards"},
+    "rollouts": {"engines", "rewards", "machine"},
     "control": {"train", "engines", "rollouts", "data", "rewards"},
     "config": {"control", "train", "engines", "rollouts", "data", "rewards", "models"},
     "plan": {"config", "train", "engines", "rewards", "models", "machine"},
@@ -61,7 +61,7 @@ HOMES = {
     },
     "uvicorn": {"engines/embedded/server.py"},
     "zmq": {"train/remote.py", "train/worker.py"},
-    "aiohttp": {"engines/http.py"},
+    "aiohttp": {"engines/http.py", "rollouts/agents/http.py"},
     "typer": {"cli/main.py", "cli/bench.py", "cli/stopping.py"},
 }
 

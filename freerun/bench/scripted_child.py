@@ -55,7 +55,7 @@ class ScriptedAnswers:
 
     on_update: OnUpdate = "keep"
     first_token_after_update_s = waited_s = 0.0
-    waiting = 0
+    waiting = prompt_tokens = reused_tokens = 0
     eos_token_ids = frozenset[int]()
 
     def __init__(self, tokens: int) -> None:
@@ -164,7 +164,7 @@ class CheckingTrainer:
 
 
 async def run_engine(settings: Settings) -> None:
-    from freerun.engines.embedded.openai.text import Tokenizer
+    from freerun.engines.embedded.openai.tokenizer import Tokenizer
     from freerun.engines.embedded.served import ServedEngine
     from freerun.engines.embedded.server import Where, listen, serve_engine
 

@@ -4,9 +4,48 @@ One schema for reinforcement learning and for supervised training, whose steps h
 in the file.
 """
 
+import math
 from dataclasses import dataclass, field
 
 from freerun.core.task import Version
+
+OK = "ok"
+"""How judging a sample, or an agent's session, ended well."""
+
+
+@dataclass(frozen=True)
+class AgentRecord:
+    """How the sessions of a run's agents went. A session is one try of a member; what failed is tried again."""
+
+    sessions: dict[str, int] = field(default_factory=dict)
+    """How they ended → sessions since the run's start: ok, or why they failed (`SessionFailure`)."""
+    requests: int = 0
+    """Answers that agents asked for since the run's start."""
+    turns_mean: float = math.nan
+    """Mean over members rolled out since the previous step: answers that are trained on."""
+    branches_mean: float = math.nan
+    """Mean over members rolled out since the previous step: samples. It is 1 where conversations are only added to."""
+    forks: dict[str, int] = field(default_factory=dict)
+    """Why a request did not go on from where a branch ended (`ForkReason`) → requests since the run's start."""
+    unused: dict[str, int] = field(default_factory=dict)
+    """Why nobody used an answer (retried, orphaned, overridden) → answers since the run's start; not trained on."""
+    reread_tokens: int = 0
+    """Tokens of histories that engines had read and read again, because new weights came in between, in the sessions
+    that ended since the previous step."""
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """Reason → sessions that failed."""
+        return {reason: count for reason, count in self.sessions.items() if reason != OK}
+
+    @property
+    def failed_share(self) -> float:
+        return _share(sum(self.failures.values()), sum(self.sessions.values()))
+
+    @property
+    def fork_share(self) -> float:
+        """Share (0 to 1) of the requests."""
+        return _share(sum(self.forks.values()), self.requests)
 
 
 @dataclass(frozen=True)
@@ -22,20 +61,21 @@ class StepRecord:
     step_s: float
     """Seconds since the previous step ended (for the first: since the run began to generate), all waiting included."""
     reward_mean: float
-    """Mean reward of the samples in this step's batch."""
+    """Mean reward of the members in this step's batch. A member is one try of a task: an answer, or a conversation with
+    all its branches."""
     reward_mean_all: float
-    """Mean reward of all samples judged since the previous step, those of filtered and dropped groups included; or of
+    """Mean reward of all members judged since the previous step, those of filtered and dropped groups included; or of
     the last ones judged, as many as a batch has, where those are fewer: a mean of a handful says little."""
     samples: int
-    """Samples trained on: without truncated ones where train.skip_truncated leaves those out."""
+    """Members trained on: without truncated ones where train.skip_truncated leaves those out."""
     tokens_trained: int
     """Sampled tokens that carried loss in this step."""
     tokens_per_s: float
     """Tokens trained on a second of wall time: tokens_trained / step_s."""
     answer_tokens_mean: float
-    """Mean length of the batch's answers, in sampled tokens."""
+    """Mean number of tokens sampled for a member of the batch: all turns of all its branches, each token once."""
     truncated_share: float
-    """Share (0 to 1) of the batch's samples that ran into a length limit."""
+    """Share (0 to 1) of the batch's members that ran into a length limit, in any of their branches."""
     staleness_mean: float
     """Mean over trained tokens of the trainer's version less the token's, in versions."""
     staleness_max: int
@@ -65,11 +105,16 @@ class StepRecord:
     too, most often 0); and why there is no reward: timeout, crash, error."""
     solved: int = 0
     """Tasks of which every answer passed when they were last asked; counted with control.skip_solved only."""
+    cache_hit_share: float = math.nan
+    """Share (0 to 1) of the prompts' tokens since the previous step that engines had in their caches. NaN: no prompt
+    was read, or the run is older than this figure."""
+    agents: AgentRecord | None = None
+    """How the sessions of agents went; None in a run without agents."""
 
     @property
     def judge_failures(self) -> dict[str, int]:
         """Reason → samples that have no reward."""
-        return {reason: count for reason, count in self.judgements.items() if reason not in ("ok", "unparseable")}
+        return {reason: count for reason, count in self.judgements.items() if reason not in (OK, "unparseable")}
 
     @property
     def engine_idle_share(self) -> float:

@@ -23,6 +23,8 @@ def in_one_line(error: BaseException) -> str:
 
 def raised_at(error: BaseException) -> str:
     """`mine.py:3: `, the innermost line of the user's own code; of a library's where there is none; "" without any."""
+    if isinstance(error, SyntaxError) and error.filename and Path(error.filename).is_file():
+        return f"{error.filename}:{error.lineno}: "  # of the file that does not parse, which has no frame
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_foreign(frame.filename)]
     if not frames:
         return ""

@@ -62,7 +62,8 @@ class Completion:
     versions: VersionRuns
     finish: FinishReason
     cached: int
-    """Tokens of the prompt that the engine had in its cache."""
+    """Tokens of the prompt that the engine had in its cache when it first read it: full blocks, and never the last
+    token, which is always computed. The same for all answers to one prompt."""
 
     def __init__(
         self,

@@ -1,7 +1,8 @@
 """The binary form of the token route's answers, for clients that ask for it: one frame an answer, as each ends.
 
-A frame is little-endian: a header (what it is, the answer's index, its number of tokens and of version runs, and why it
-ended), then the tokens (int32), their log-probabilities (float32), and a version and a count (int64) for each run.
+A frame is little-endian: a header (what it is, the answer's index, its number of tokens and of version runs, why it
+ended, and how many tokens of the prompt were in the cache), then the tokens (int32), their log-probabilities (float32),
+and a version and a count (int64) for each run.
 Nothing in it is parsed: eight bytes a token are copied from one process to the other. The response's content type says
 whether a server answers so; one that does not know the form answers in vLLM's JSON.
 """
@@ -20,7 +21,7 @@ from freerun.engines.base import Completion
 MEDIA_TYPE = "application/vnd.freerun.tokens"
 
 _MAGIC = b"frt1"
-_HEADER = Struct("<4sIIII4x")
+_HEADER = Struct("<4sIIIII")
 _FINISHES = tuple(FinishReason)
 
 
@@ -30,11 +31,12 @@ def encode(
     logprobs: Sequence[float] | Logprobs,
     versions: Sequence[Version] | VersionRuns,
     finish: FinishReason,
+    cached: int = 0,
 ) -> bytes:
     runs = VersionRuns.of(versions).runs
     return b"".join(
         (
-            _HEADER.pack(_MAGIC, index, len(tokens), len(runs), _FINISHES.index(finish)),
+            _HEADER.pack(_MAGIC, index, len(tokens), len(runs), _FINISHES.index(finish), cached),
             np.asarray(tokens, "<i4").tobytes(),
             np.asarray(logprobs, "<f4").tobytes(),
             np.array(runs, "<i8").tobytes(),
@@ -57,7 +59,7 @@ async def read(stream: Reader, longest: int) -> AsyncIterator[Completion]:
             if torn.partial:
                 raise _torn(len(torn.partial), _HEADER.size) from None
             return
-        magic, index, num_tokens, num_runs, finish = _HEADER.unpack(header)
+        magic, index, num_tokens, num_runs, finish, cached = _HEADER.unpack(header)
         if magic != _MAGIC or finish >= len(_FINISHES):
             raise EngineError(
                 f"a frame begins with {header.hex()}, which is no header: is it another version's engine?"
@@ -72,10 +74,10 @@ async def read(stream: Reader, longest: int) -> AsyncIterator[Completion]:
             body = await stream.readexactly(size)
         except asyncio.IncompleteReadError as torn:
             raise _torn(len(torn.partial), size) from None
-        yield _decoded(body, index, num_tokens, _FINISHES[finish])
+        yield _decoded(body, index, num_tokens, _FINISHES[finish], cached)
 
 
-def _decoded(body: bytes, index: int, num_tokens: int, finish: FinishReason) -> Completion:
+def _decoded(body: bytes, index: int, num_tokens: int, finish: FinishReason, cached: int) -> Completion:
     """The arrays are views of the body."""
     tokens = np.frombuffer(body, "<i4", num_tokens)
     logprobs = np.frombuffer(body, "<f4", num_tokens, 4 * num_tokens)
@@ -83,7 +85,7 @@ def _decoded(body: bytes, index: int, num_tokens: int, finish: FinishReason) -> 
     if sum(count for _, count in pairs) != num_tokens or any(count <= 0 for _, count in pairs):
         counts = ", ".join(str(count) for _, count in pairs[:5])
         raise EngineError(f"a frame of {num_tokens} tokens has versions for runs of {counts}: they must add up to it")
-    return Completion(index, tokens, logprobs, VersionRuns.joined((v, n) for v, n in pairs), finish)
+    return Completion(index, tokens, logprobs, VersionRuns.joined((v, n) for v, n in pairs), finish, cached)
 
 
 def _torn(got: int, wanted: int) -> EngineError:

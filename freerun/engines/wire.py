@@ -81,6 +81,8 @@ class Choice(msgspec.Struct, kw_only=True):
     logprobs: Logprobs
     weight_versions: list[Stretch] | None = None
     finish_reason: str | None = None
+    num_cached_tokens: int | None = None
+    """Tokens of the prompt that were in the cache; None from engines that do not say."""
 
 
 class GenerateResponse(msgspec.Struct):
@@ -117,6 +119,7 @@ def choice_of(
     versions: list[Version],
     finish: FinishReason,
     alternatives: Sequence[Alternatives] = (),
+    cached: int = 0,
 ) -> Choice:
     """A whole answer."""
     content = [TokenLogprob(t, p) for t, p in zip(tokens, logprobs, strict=True)]
@@ -129,6 +132,7 @@ def choice_of(
         logprobs=Logprobs(content),
         weight_versions=stretches,
         finish_reason=finish.value,
+        num_cached_tokens=cached,
     )
 
 
@@ -150,7 +154,8 @@ class Answers:
                 f"an answer of {len(tokens)} tokens came with {len(logprobs)} log-probabilities and versions for "
                 f"{len(versions)}: the engine must give one of each a token"
             )
-        return Completion(choice.index, tokens, logprobs, versions, FinishReason(choice.finish_reason))
+        finish = FinishReason(choice.finish_reason)
+        return Completion(choice.index, tokens, logprobs, versions, finish, choice.num_cached_tokens or 0)
 
 
 def _version(label: str) -> Version:

@@ -5,27 +5,20 @@ when the engines have the step's version: a line that is there is complete.
 """
 
 import time
-from typing import Any, Protocol
 
-from freerun.core import Batch, Group, Sample, Version
-from freerun.core.nouns import NOT_SAMPLED
+from freerun.core import Batch, Version
 from freerun.core.observer import Observer
 from freerun.core.records import StepRecord
 from freerun.core.reports import Evaluation, Span
 from freerun.observe.folder import JsonLines, RunFolder
 from freerun.observe.records import EvalRecord, NoteRecord, SampleRecord, read_evals, read_steps
+from freerun.observe.samples import Decoder, SampleRecords
 from freerun.observe.timeline import Timeline
-
-_SAMPLES_A_STEP = 2
-
-
-class Decoder(Protocol):
-    def decode(self, token_ids: Any, /) -> str: ...
 
 
 class RunFiles(Observer):
     def __init__(self, folder: RunFolder, tokenizer: Decoder) -> None:
-        self._tokenizer = tokenizer
+        self._records = SampleRecords(tokenizer)
         self._metrics = JsonLines(folder.metrics)
         self._evals = JsonLines(folder.evals)
         self._samples = JsonLines(folder.samples)
@@ -38,7 +31,6 @@ class RunFiles(Observer):
         self.begun_s = now_s - (self.steps_before[-1].time_s if self.steps_before else 0.0)
         """When the run began, by the monotonic clock, as if it had never been interrupted."""
         self._timeline = Timeline(folder.timeline, now_s)
-        self._words: dict[int, str] = {}
         self._shown: dict[int, list[SampleRecord]] = {}
         """By step: the samples that wait for its line."""
 
@@ -51,11 +43,8 @@ class RunFiles(Observer):
         self._timeline.span(span.process, span.track, span.name, span.start_s, span.end_s, **span.args)
 
     def learning(self, batch: Batch, masked_tokens: int) -> None:
-        self._shown[batch.version + 1] = [
-            self._sample_record(batch.version, group, sample)
-            for group in batch.groups[:1]
-            for sample in group.samples[:_SAMPLES_A_STEP]
-        ]
+        first = batch.groups[:1]
+        self._shown[batch.version + 1] = [r for group in first for r in self._records.of(batch.version, group)]
 
     def step(self, record: StepRecord) -> None:
         for sample in self._shown.pop(record.step, []):
@@ -69,27 +58,3 @@ class RunFiles(Observer):
     def close(self) -> None:
         for file in (self._metrics, self._evals, self._samples, self._notes, self._timeline):
             file.close()
-
-    def _sample_record(self, version: Version, group: Group, sample: Sample) -> SampleRecord:
-        versions = sample.versions.by_token()
-        sampled = versions != NOT_SAMPLED
-        return SampleRecord(
-            step=version + 1,
-            version=version,
-            group=group.id,
-            task=group.task.id,
-            prompt=group.task.prompt,
-            answer=group.task.answer,
-            text=sample.text,
-            reward=sample.reward,
-            finish=sample.finish.value,
-            tokens=[self._word(token) for token in sample.tokens[sampled].tolist()],
-            logprobs=sample.behavior_logprobs[sampled].tolist(),
-            versions=versions[sampled].tolist(),
-        )
-
-    def _word(self, token: int) -> str:
-        """Each token is decoded once: a long answer has thousands, most of them often, and the loop waits for this."""
-        if token not in self._words:
-            self._words[token] = self._tokenizer.decode([token])
-        return self._words[token]

@@ -1,4 +1,4 @@
-"""A run while it runs: a panel on a terminal, one line a step in a log.
+"""A run while it runs: a panel on a terminal, one line a step in a log (and one about its agents, if it has some).
 
 `view(...)` picks the one that fits the console. Both are observers, which never raise for what they are told. The
 panel redraws at most `REFRESHES_PER_S` times a second, from a thread of
@@ -20,7 +20,7 @@ from rich.text import Text
 
 from freerun.core import Version
 from freerun.core.observer import Observer
-from freerun.core.records import StepRecord
+from freerun.core.records import AgentRecord, StepRecord
 from freerun.core.reports import Evaluation
 from freerun.observe.figures import count, duration, number, reasons, share
 
@@ -100,6 +100,8 @@ class PlainView(Observer):
             if len("  ".join([*essential, part])) <= PLAIN_COLUMNS:
                 essential.append(part)
         self._say("  ".join(essential))
+        if record.agents:
+            self._say("  agents: " + "  ".join(_agent_facts(record, record.agents)))
 
     def evaluated(self, version: Version, evaluation: Evaluation) -> None:
         self._say(f"eval at step {version}: {_eval_in_words(evaluation)}, {evaluation.tasks} tasks")
@@ -223,6 +225,8 @@ class TerminalView(Observer):
         if self._evals:
             (_, first), (version, last) = self._evals[0], self._evals[-1]
             rows.insert(1, ("eval", Text(f"{_eval_in_words(last, first)} at step {version}", style="green")))
+        if r.agents:
+            rows.append(("agents", _facts(*_agent_facts(r, r.agents))))
         if any(r.dropped.values()):
             rows.append(("dropped", Text(f"{reasons(r.dropped)} (groups)", style="yellow")))
         if r.solved:
@@ -265,6 +269,18 @@ def _printable(text: str) -> str:
 
 def _facts(*facts: str) -> Text:
     return Text(" · ").join(Text(fact) for fact in facts)
+
+
+def _agent_facts(record: StepRecord, agents: AgentRecord) -> list[str]:
+    """Most important first. Reasons are in the report and in metrics.jsonl: here they would need a second line."""
+    failed = sum(agents.failures.values())
+    return [
+        f"{count(sum(agents.sessions.values()))} sessions",
+        *([f"{count(failed)} failed"] if failed else []),
+        f"{count(agents.turns_mean)} turns",
+        f"{share(agents.fork_share)} forks",
+        f"{share(record.cache_hit_share)} in cache",
+    ]
 
 
 def _bound_in_words(bound: int | None) -> str:

@@ -11,21 +11,24 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from freerun.core import Batch, DropReason, Group
+from freerun.core import Batch, DropReason, Group, Task
 from freerun.core.groups import GroupEvent, Stage, Tally, TallyCounter
 from freerun.core.nouns import NOT_SAMPLED, trained_by_version
 from freerun.core.observer import Observer
-from freerun.core.records import StepRecord
+from freerun.core.records import AgentRecord, StepRecord
 from freerun.core.reports import EngineStats, Span, StepResult, UpdateReport
-from freerun.observe.advice import Advice
+from freerun.core.trajectory import Trajectory
+from freerun.observe.advice import Advice, AgentAdvice
+from freerun.observe.agents import SessionCounter
 
 
 @dataclass(frozen=True)
 class BatchFigures:
-    """What a batch is like."""
+    """What a batch is like, by member: one that has several samples counts once."""
 
     judged: int
     samples: int
+    """Members that are trained on."""
     tokens: int
     masked_tokens: int
     staleness: Counter[int]
@@ -35,19 +38,19 @@ class BatchFigures:
 
     @classmethod
     def of(cls, batch: Batch, masked_tokens: int, skip_truncated: bool) -> "BatchFigures":
-        samples = batch.samples
-        trained = [sample for sample in samples if not (skip_truncated and sample.truncated)]
-        versions = trained_by_version(trained)
+        members = [member for group in batch.groups for member in group.members]
+        trained = [[s for s in member if not (skip_truncated and s.truncated)] for member in members]
+        versions = trained_by_version(sample for branches in trained for sample in branches)
         staleness = {batch.version - version: count for version, count in versions.items() if version != NOT_SAMPLED}
         return cls(
-            judged=len(samples),
-            samples=len(trained),
+            judged=len(members),
+            samples=sum(map(bool, trained)),
             tokens=versions.total(),
             masked_tokens=masked_tokens,
             staleness=Counter(staleness),
-            reward_mean=_mean([sample.reward for sample in samples if sample.reward is not None], none=math.nan),
-            answer_tokens_mean=_mean([sample.num_sampled for sample in samples]),
-            truncated_share=_mean([sample.truncated for sample in samples]),
+            reward_mean=_mean([member[0].reward for member in members if member[0].reward is not None], none=math.nan),
+            answer_tokens_mean=_mean([sum(branch.num_sampled for branch in member) for member in members]),
+            truncated_share=_mean([any(branch.truncated for branch in member) for member in members]),
         )
 
     @property
@@ -72,9 +75,11 @@ class StepMeter(Observer):
         before: Tally | None = None,
         solved: Callable[[], int] = lambda: 0,
         skip_truncated: bool = False,
+        agents_before: AgentRecord | None = None,
     ) -> None:
-        """`begun_s` is when the run began, by the monotonic clock; `before` the tally of the run that this one goes on
-        from; `solved` counts the tasks that are solved; the trainer may `skip_truncated`."""
+        """`begun_s` is when the run began, by the monotonic clock; `before` and `agents_before` are the tally and the
+        agents' counts of the run that this one goes on from; `solved` counts the tasks that are solved; the trainer may
+        `skip_truncated`."""
         self._tell = tell
         self._start_s = begun_s
         self._solved = solved
@@ -91,6 +96,10 @@ class StepMeter(Observer):
         self._learning: BatchFigures | None = None
         self._stepped: Stepped | None = None
         self._engines: dict[str, EngineStats] = {}
+        self._prompt_tokens = self._reused_tokens = 0
+        """What engines had counted at the last step."""
+        self._sessions = SessionCounter(agents_before)
+        self._agent_advice = AgentAdvice()
 
     def begin(self, engine_idle_s: float = 0.0) -> None:
         """Generation begins now: what came before was start-up, when engines have been idle for so long."""
@@ -102,10 +111,16 @@ class StepMeter(Observer):
         self._ready -= event.reason is DropReason.TOO_STALE
         self._ended.count(event)
 
+    def rolled_out(self, task: Task, trajectories: Sequence[Trajectory]) -> None:
+        if self._sessions.count(trajectories) and (record := self._sessions.record):
+            for note in self._agent_advice.notes(record):
+                self._tell.note(note)
+
     def judged(self, group: Group) -> None:
-        self._rewards.extend(group.rewards)
-        self._judged_since += len(group.rewards)
-        self._judged += len(group.samples)
+        rewards = group.rewards
+        self._rewards.extend(rewards)
+        self._judged_since += len(rewards)
+        self._judged += len(rewards)
         self._tell.doing("rewards", f"{self._judged} answers judged")
 
     def engine(self, name: str, stats: EngineStats) -> None:
@@ -132,6 +147,7 @@ class StepMeter(Observer):
         self._rewards = self._rewards[-max(self._judged_since, self._learning.judged) :]
         self._stepped = Stepped(self._record(now_s, self._learning, result), result, self._batch_asked_s)
         self._judged_since = 0
+        self._sessions.step_done()
         self._last_step_s = self._batch_asked_s = now_s
         self._trained_s = result.learned_s or now_s
         if result.weights is None:
@@ -193,8 +209,17 @@ class StepMeter(Observer):
             running=sum(stats.running + stats.waiting for stats in every),
             waiting=self._ready,
             solved=self._solved(),
+            cache_hit_share=self._cache_hit_share(),
+            agents=self._sessions.record,
             trainer=result.metrics | {"masked_tokens": float(trained.masked_tokens), "recomputed_tokens": 0.0},
         )
+
+    def _cache_hit_share(self) -> float:
+        every = self._engines.values()
+        prompt_tokens, reused_tokens = sum(e.prompt_tokens for e in every), sum(e.reused_tokens for e in every)
+        asked, found = prompt_tokens - self._prompt_tokens, reused_tokens - self._reused_tokens
+        self._prompt_tokens, self._reused_tokens = prompt_tokens, reused_tokens
+        return found / asked if asked > 0 else math.nan
 
     def _trainer_idle_s(self, now_s: float, result: StepResult) -> float:
         """Before the step, for a batch; after it, until its version could be published and was."""

@@ -1,27 +1,24 @@
 """What the report's charts are drawn from: a run's records reduced to a size a browser likes.
 
 However long the run, the page stays a few megabytes: curves are averaged to `POINTS`; past `SPANS`, spans far from the
-middle of the run are merged; of the samples the first and the last few are kept. What was reduced is said on the page.
+middle of the run are merged; of the samples a few are kept (`shown_samples.py`). What was reduced is said on the page.
 """
 
 import math
-from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 from freerun.core.records import StepRecord
 from freerun.core.reports import Span
-from freerun.observe.folder import encode, iter_lines
-from freerun.observe.records import EvalRecord, SampleRecord, as_record
+from freerun.observe.folder import encode
+from freerun.observe.records import EvalRecord
+from freerun.observe.shown_samples import pick_samples
 from freerun.observe.summary import Interval, Overlap, Summary, mean, union
 
 POINTS = 1200
 SPANS = 30_000
 ENGINES = 8
-SAMPLES = 12
-SAMPLE_TOKENS = 3000
 WINDOW_STEPS = 8
 
 T = TypeVar("T")
@@ -78,6 +75,9 @@ def curves(steps: list[StepRecord]) -> dict[str, Any]:
         "answer_tokens_mean": column(s.answer_tokens_mean for s in steps),
         "running": column(float(s.running) for s in steps),
         "waiting": column(float(s.waiting) for s in steps),
+        "cache_hit_share": column(s.cache_hit_share for s in steps),
+        "turns_mean": column(s.agents.turns_mean if s.agents else math.nan for s in steps),
+        "branches_mean": column(s.agents.branches_mean if s.agents else math.nan for s in steps),
         "trainer": {key: column(s.trainer.get(key, math.nan) for s in steps) for key in keys},
     }
 
@@ -132,47 +132,6 @@ def stretch_in_detail(spans: list[Span], wall: Interval) -> Interval | None:
     middle = (wall[0] + wall[1]) / 2
     reach = sorted(abs(s.start_s - middle) for s in spans)[SPANS // 2]
     return middle - reach, middle + reach
-
-
-def pick_samples(path: Path) -> dict[str, Any]:
-    """A few samples from both ends: of each group the best and the worst, so that right and wrong stand together."""
-    pool = 20 * SAMPLES
-    lines = iter_lines(path)
-    head = list(islice(lines, pool))
-    tail: deque[dict[str, Any]] = deque(maxlen=pool)
-    seen = len(head)
-    for line in lines:
-        tail.append(line)
-        seen += 1
-    records = [as_record(line, SampleRecord, path) for line in [*head, *tail]]
-    middle = math.ceil(len(records) / 2)
-    late = _best_and_worst(list(reversed(records[middle:])))
-    return {"early": _shown(_best_and_worst(records[:middle])), "late": _shown(late), "recorded": seen}
-
-
-def _best_and_worst(records: list[SampleRecord]) -> list[SampleRecord]:
-    chosen: list[SampleRecord] = []
-    for _, group in groupby(records, key=lambda r: (r.step, r.group)):
-        ranked = sorted(group, key=lambda r: math.inf if r.reward is None else -r.reward)
-        chosen.extend([ranked[0], ranked[-1]] if len(ranked) > 1 else ranked)
-        if len(chosen) >= SAMPLES:
-            break
-    return chosen[:SAMPLES]
-
-
-def _shown(records: list[SampleRecord]) -> list[dict[str, Any]]:
-    return [
-        {
-            **{name: getattr(r, name) for name in ("step", "version", "group", "task", "prompt", "answer", "finish")},
-            "text": r.text if not r.tokens else "",
-            "reward": r.reward,
-            "length": len(r.tokens),
-            "tokens": r.tokens[:SAMPLE_TOKENS],
-            "logprobs": [round(p, 4) if p is not None else None for p in r.logprobs[:SAMPLE_TOKENS]],
-            "versions": r.versions[:SAMPLE_TOKENS],
-        }
-        for r in records
-    ]
 
 
 def _drawn(spans: list[Span], detail: Interval | None, wall_s: float) -> list[list[Any]]:

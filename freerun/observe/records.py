@@ -5,7 +5,7 @@ without tokens) is NaN here and null in the file.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -59,8 +59,43 @@ class EvalRecord:
 
 
 @dataclass(frozen=True)
+class CallRecord:
+    """A call of a tool, as a message has it."""
+
+    name: str
+    arguments: str
+    """A text of JSON."""
+    id: str
+
+
+@dataclass(frozen=True)
+class TurnRecord:
+    """One message of a sample's conversation."""
+
+    role: str
+    text: str
+    reasoning: str = ""
+    """Its thoughts, where they are kept apart."""
+    calls: list[CallRecord] = field(default_factory=list)
+    """The tools that it calls."""
+    result_of: str | None = None
+    """The id of the call that it answers, for what a tool says."""
+    sampled: bool = False
+    """Whether the policy said it."""
+    reward: float | None = None
+    """What it was given of its own."""
+    start: int = 0
+    end: int = 0
+    """Which of the sample's `tokens` are its own (end excluded). It has none if others said it, or if it is trained on
+    in another branch."""
+    versions: list[tuple[Version, int]] = field(default_factory=list)
+    """Which version sampled its tokens, as runs: a version, and how many tokens in a row."""
+
+
+@dataclass(frozen=True)
 class SampleRecord:
-    """One sample kept for people to read: a line of samples.jsonl. The last three lists are aligned."""
+    """One sample kept for people to read: a line of samples.jsonl. A single answer has no `turns`; a conversation has
+    them all, and a line for each of its branches. `tokens`, `logprobs` and `versions` are aligned."""
 
     step: int
     """The training step that consumed it."""
@@ -85,6 +120,14 @@ class SampleRecord:
     """Behavior log-probability of each, in nats."""
     versions: list[Version]
     """The policy version that sampled each."""
+    member: int | None = None
+    """Which try of the task it belongs to. None in older runs, where each is one by itself."""
+    branch: int = 0
+    """Which of its member's branches it is. The reward is the member's."""
+    branches: int = 1
+    """How many its member has; not all of them may be kept."""
+    turns: list[TurnRecord] = field(default_factory=list)
+    """The conversation, the prompt's messages included."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +167,7 @@ def as_record(line: dict[str, Any], kind: type[Record], path: Path) -> Record:
 
 
 def _nulls_to_nan(value: Any) -> Any:
+    """A null is a number that does not exist, save for `agents`, which is a record that does not."""
     if isinstance(value, dict):
-        return {key: _nulls_to_nan(inner) for key, inner in value.items()}
+        return {key: _nulls_to_nan(inner) for key, inner in value.items() if (key, inner) != ("agents", None)}
     return math.nan if value is None else value

@@ -15,7 +15,9 @@ from string import Template
 
 from freerun.core import FreerunError
 from freerun.core.files import write_atomically
+from freerun.core.records import AgentRecord
 from freerun.core.reports import Span
+from freerun.observe.advice import FAILED_SHARE
 from freerun.observe.figures import MISSING, count, duration, number, reasons, share
 from freerun.observe.folder import RunFolder, writing
 from freerun.observe.payload import payload, to_script
@@ -95,6 +97,29 @@ def tiles(summary: Summary, evals: list[EvalRecord], bound: int | None) -> list[
             "Dropped groups", f"{dropped}", "; ".join(filter(None, [reasons(summary.dropped), unjudged])) or "none lost"
         ),
         Tile("Answers cut off", share(summary.truncated_share), "by the length limit, in the last steps"),
+        *(_agent_tiles(summary, summary.agents) if summary.agents else []),
+    ]
+
+
+def _agent_tiles(summary: Summary, agents: AgentRecord) -> list[Tile]:
+    """As many as a row has."""
+    failed = reasons(agents.failures)
+    asked = f"of {count(agents.requests)} requests"
+    reread = f"{count(agents.reread_tokens)} tokens read again after updates" if agents.reread_tokens else ""
+    return [
+        Tile(
+            "Agents' sessions",
+            count(sum(agents.sessions.values())),
+            f"failed: {failed}" if failed else "none failed",
+            "bad" if agents.failed_share > FAILED_SHARE else "",
+        ),
+        Tile(
+            "Turns a member", count(agents.turns_mean), f"in {count(agents.branches_mean)} branches, in the last steps"
+        ),
+        Tile("Forks", share(agents.fork_share), f"{asked}: {reasons(agents.forks)}" if agents.forks else asked),
+        Tile(
+            "Prompts in cache", share(summary.cache_hit_share), "; ".join(filter(None, ["in the last steps", reread]))
+        ),
     ]
 
 

@@ -4,10 +4,10 @@ import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from freerun.core.records import StepRecord
+from freerun.core.records import AgentRecord, StepRecord
 from freerun.core.reports import Span
 from freerun.observe.figures import duration, number, share
 from freerun.observe.records import EvalRecord
@@ -75,6 +75,10 @@ class Summary:
     truncated_share: float
     """The mean over the last steps, as many as `reward.window`."""
     overlap: Overlap | None
+    cache_hit_share: float
+    """The mean over the last steps, too."""
+    agents: AgentRecord | None
+    """Counts of the whole run, and means over the last steps; None without agents."""
 
 
 def summarise(steps: list[StepRecord], evals: list[EvalRecord], spans: list[Span]) -> Summary:
@@ -84,6 +88,7 @@ def summarise(steps: list[StepRecord], evals: list[EvalRecord], spans: list[Span
     for s in steps:
         histogram.update({int(age): n for age, n in s.staleness_histogram.items()})
     reward = trend([s.reward_mean_all for s in steps])
+    last = steps[-(reward.window if reward else 1) :]
     ends_s = [s.time_s for s in steps] + [e.time_s for e in evals] + [s.end_s for s in spans]
     return Summary(
         steps=steps[-1].step if steps else 0,
@@ -98,8 +103,22 @@ def summarise(steps: list[StepRecord], evals: list[EvalRecord], spans: list[Span
         judge_failures=steps[-1].judge_failures if steps else {},
         engine_idle_share=sum(s.engine_idle_s for s in steps) / wall_s if wall_s > 0 else 0.0,
         trainer_idle_share=sum(s.trainer_idle_s for s in steps) / wall_s if wall_s > 0 else 0.0,
-        truncated_share=mean([s.truncated_share for s in steps[-(reward.window if reward else 1) :]]),
+        truncated_share=mean([s.truncated_share for s in last]),
         overlap=overlap(spans),
+        cache_hit_share=mean([s.cache_hit_share for s in last]),
+        agents=_agents(steps, last),
+    )
+
+
+def _agents(steps: list[StepRecord], last: list[StepRecord]) -> AgentRecord | None:
+    told, told_last = ([s.agents for s in part if s.agents] for part in (steps, last))
+    if not told:
+        return None
+    return replace(
+        told[-1],
+        turns_mean=mean([agents.turns_mean for agents in told_last]),
+        branches_mean=mean([agents.branches_mean for agents in told_last]),
+        reread_tokens=sum(agents.reread_tokens for agents in told),
     )
 
 

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from freerun.core import FreerunError, RewardError
+from freerun.core import FreerunError
+from freerun.machine.forked import Forks
 from freerun.rewards.base import JudgeReason, Verdict
 from freerun.rewards.judges import REMOTE
-from freerun.rewards.process import ForkServer, JudgeWorker
+from freerun.rewards.process import JudgeWorker, program
 from freerun.rewards.spec import JudgeSpec
 
 JUDGEMENTS_PER_WORKER = 1000
@@ -17,8 +18,6 @@ JUDGEMENTS_PER_WORKER = 1000
 MAX_FOREIGN_REPLIES = 3
 """How many workers in a row may have their reply to a request written by another process, such as a child that the
 judge forked. That is not the request's fault, so a new worker judges it."""
-MAX_FORKSERVER_DEATHS = 3
-"""How many forkservers in a row may die while forking a worker."""
 FIRST_PAUSE_S = 0.2
 """The pause before a remote judge is asked again; it doubles each time. Only the judgement waits, not a worker."""
 
@@ -46,25 +45,22 @@ class Pool:
     def __init__(
         self, judges: list[JudgeSpec], *, workers: int, timeout_s: float, retries: int, log: BinaryIO | None = None
     ) -> None:
-        self._judges = judges
         self._workers = workers
         self._timeout_s = timeout_s
         self._retries = retries
-        self._log = log
         remote = any(judge.name in REMOTE for judge in judges)
         self._retried = {JudgeReason.CRASH, JudgeReason.ERROR} if remote else {JudgeReason.CRASH}
         self._queue: asyncio.Queue[_PendingRequest] = asyncio.Queue()
         self._pending: set[asyncio.Future[Verdict]] = set()
         self._tasks: list[asyncio.Task[None]] = []
-        self._forkserver: ForkServer | None = None
-        self._starting = asyncio.Lock()
+        self._forks = Forks(program(judges, workers), JudgeWorker, log)
         self._stopped_by: BaseException | None = None
         self.sees_samples = False
         """Whether one of the judges asks for the whole sample. Known when it is open."""
 
     async def __aenter__(self) -> Self:
         """Return when the judges are loaded and every worker is ready; raise if a worker cannot start."""
-        forks = [asyncio.create_task(self._fork()) for _ in range(self._workers)]
+        forks = [asyncio.create_task(self._forks.fork()) for _ in range(self._workers)]
         try:
             workers = await asyncio.gather(*forks)
         except BaseException:
@@ -73,7 +69,7 @@ class Pool:
             for forked in await asyncio.gather(*forks, return_exceptions=True):
                 if isinstance(forked, JudgeWorker):
                     await forked.end()
-            await self._end_forkserver()
+            await self._forks.end()
             raise
         self.sees_samples = any(worker.sees_samples for worker in workers)
         self._tasks = [asyncio.create_task(self._serve(worker)) for worker in workers]
@@ -88,7 +84,7 @@ class Pool:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._end_forkserver()
+        await self._forks.end()
 
     @property
     def waiting(self) -> int:
@@ -134,7 +130,7 @@ class Pool:
                 pending = await self._queue.get()
                 if pending.verdict.done():  # the call was cancelled
                     continue
-                if not worker.alive or worker.judgements >= JUDGEMENTS_PER_WORKER:
+                if not worker.alive or worker.asked >= JUDGEMENTS_PER_WORKER:
                     worker = await self._replace(worker)
                 for _ in range(MAX_FOREIGN_REPLIES):
                     if (verdict := await worker.judge(pending.request, self._timeout_s)) is not None:
@@ -151,26 +147,7 @@ class Pool:
 
     async def _replace(self, worker: JudgeWorker) -> JudgeWorker:
         await worker.end()
-        return await self._fork()
-
-    async def _fork(self) -> JudgeWorker:
-        """Fork a worker from the forkserver, which is started first if it is not running."""
-        for _ in range(MAX_FORKSERVER_DEATHS):
-            async with self._starting:
-                if self._forkserver is None or not self._forkserver.alive:
-                    await self._end_forkserver()
-                    self._forkserver = await ForkServer.start(self._judges, self._workers, self._log)
-                forkserver = self._forkserver
-            try:
-                return await forkserver.fork()
-            except ConnectionError:
-                continue
-        deaths = MAX_FORKSERVER_DEATHS
-        raise RewardError(f"no worker can be forked: the process that loads the judges died {deaths} times")
-
-    async def _end_forkserver(self) -> None:
-        if self._forkserver is not None:
-            await self._forkserver.end()
+        return await self._forks.fork()
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         """Stop the pool if a task failed, such as when the judges no longer load. Cancelled tasks have not failed."""

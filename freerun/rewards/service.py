@@ -15,12 +15,13 @@ from types import TracebackType
 from typing import Self
 
 from freerun.core import FreerunError, RewardError, Task
+from freerun.machine.frames import frame
 from freerun.rewards.base import JudgedSample, JudgeReason, Verdict, total
 from freerun.rewards.cache import VerdictCache
 from freerun.rewards.config import RewardConfig
 from freerun.rewards.judges import PURE, REMOTE
 from freerun.rewards.pool import Pool, copy_error
-from freerun.rewards.protocol import Request, frame
+from freerun.rewards.protocol import Request
 from freerun.rewards.spec import JudgeSpec
 
 REMOTE_WORKERS = 8

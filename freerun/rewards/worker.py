@@ -13,10 +13,11 @@ from numbers import Real
 from typing import Any, BinaryIO
 
 from freerun.core import FreerunError
-from freerun.core.traces import LONGEST_LINE, describe, in_one_line
+from freerun.core.traces import LONGEST_LINE, in_one_line
+from freerun.machine.frames import MARK_BYTES, frame, read_frame, unframed
 from freerun.rewards.base import Judged, JudgedSample, JudgeReason, Verdict, total
 from freerun.rewards.judges import JudgeFunction, resolve
-from freerun.rewards.protocol import MARK_BYTES, Request, frame, read_frame, unframed
+from freerun.rewards.protocol import Request
 from freerun.rewards.spec import JudgeSpec
 from freerun.rewards.userfile import SampleJudge
 
@@ -25,14 +26,8 @@ Judges = list[tuple[JudgeSpec, JudgeFunction]]
 LONGEST_DETAIL = LONGEST_LINE
 
 
-def load(parts: list[JudgeSpec]) -> Judges | Verdict:
-    """The judges; or the verdict that says why they cannot be."""
-    try:
-        return [(part, resolve(part)) for part in parts]
-    except FreerunError as error:
-        return Verdict(None, JudgeReason.ERROR, str(error))
-    except (Exception, SystemExit) as error:  # the user's file, being imported
-        return Verdict(None, JudgeReason.ERROR, describe(error))
+def load(parts: list[JudgeSpec]) -> Judges:
+    return [(part, resolve(part)) for part in parts]
 
 
 def sees_samples(judges: Judges) -> bool:

@@ -34,7 +34,12 @@ class Observed:
         )
         everybody = Observers([], guests)
         meter = StepMeter(
-            everybody, files.begun_s, start.state.tally, lambda: len(tasks.solved), prepared.config.train.skip_truncated
+            everybody,
+            files.begun_s,
+            before=start.state.tally,
+            solved=lambda: len(tasks.solved),
+            skip_truncated=prepared.config.train.skip_truncated,
+            agents_before=files.steps_before[-1].agents if files.steps_before else None,
         )
         for observer in (meter, files, evaluations, *others):
             everybody.add(observer)

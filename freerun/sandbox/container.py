@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from freerun.core import RewardError
+from freerun.machine.descendants import children, descendants
 from freerun.sandbox import bubblewrap
 from freerun.sandbox.base import Backend, Ending, Limits
 from freerun.sandbox.cgroups import ControlGroup
 from freerun.sandbox.filesystem import DEVICES, FOLDERS, HERE, view
 from freerun.sandbox.inside.forkserver import KILL
 from freerun.sandbox.launch import ENVIRONMENT, boot_command, forkserver_command
-from freerun.sandbox.usage import Meter, children, descendants, usage_below
+from freerun.sandbox.usage import Meter, usage_below
 
 START_TIMEOUT_S = 30.0
 KILL_TIMEOUT_S = 5.0

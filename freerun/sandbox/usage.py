@@ -2,9 +2,9 @@
 
 import os
 import time
-from collections.abc import Iterator
 from typing import NamedTuple
 
+from freerun.machine.descendants import descendants
 from freerun.sandbox.cgroups import ControlGroup
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -93,25 +93,6 @@ class Meter:
         """An upper bound on these processes' shared memory that none of them maps."""
         growth = _machine_shared() - self._shared
         return growth if growth > 0 and any(map(_shares_memory, self._seen)) else 0
-
-
-def children(pid: int) -> list[int]:
-    """The children of all its threads; an empty list if it has ended."""
-    found: list[int] = []
-    try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
-                found += map(int, file.read().split())
-    except (FileNotFoundError, ProcessLookupError):
-        return found  # it has ended meanwhile
-    return found
-
-
-def descendants(pid: int) -> Iterator[int]:
-    queue = children(pid)
-    while queue:
-        yield (child := queue.pop())
-        queue += children(child)
 
 
 def processes_below(pid: int) -> dict[int, ProcessUsage]:

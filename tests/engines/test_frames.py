@@ -20,7 +20,7 @@ HEADER = 24
 def encoded(index: int, answer: tuple[list[tuple[int, float, int]], FinishReason]) -> bytes:
     tokens, finish = answer
     logprobs, versions = [logprob for _, logprob, _ in tokens], [version for *_, version in tokens]
-    return frames.encode(index, [token for token, *_ in tokens], logprobs, versions, finish)
+    return frames.encode(index, [token for token, *_ in tokens], logprobs, versions, finish, cached=16 * index)
 
 
 def read(data: bytes, longest: int = 20) -> list[Completion]:
@@ -40,6 +40,7 @@ def test_what_is_written_is_read(written: list[Any]) -> None:
     for completion, (tokens, finish) in zip(found, written, strict=True):
         assert list(zip(completion.tokens, completion.logprobs, completion.versions, strict=True)) == tokens
         assert completion.finish is finish
+        assert completion.cached == 16 * completion.index
 
 
 @given(answers.filter(bool), st.data())

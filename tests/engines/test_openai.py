@@ -28,10 +28,12 @@ from freerun.config.load import load_section
 from freerun.core import ConfigError, FinishReason
 from freerun.engines.base import Sampling
 from freerun.engines.config import EngineConfig
+from freerun.engines.dialects.bodies import StreamOptions
+from freerun.engines.dialects.text import AnswerText
 from freerun.engines.embedded.openai.answers import CompletionFormat, Reply
-from freerun.engines.embedded.openai.requests import CompletionBody, StreamOptions
+from freerun.engines.embedded.openai.requests import CompletionBody
 from freerun.engines.embedded.openai.routes import Answers, stream_of
-from freerun.engines.embedded.openai.text import AnswerText, Tokenizer
+from freerun.engines.embedded.openai.tokenizer import Tokenizer
 from freerun.engines.embedded.pending import AnswerPart, AnswerRequest, PendingAnswers
 from tests.tiny import tiny_folder
 

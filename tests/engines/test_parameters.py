@@ -12,8 +12,10 @@ import pytest
 from openai.types import completion_create_params as completion_params
 from openai.types.chat import completion_create_params as chat_params
 
-from freerun.engines.embedded.openai.parameters import IGNORED, REFUSED
-from freerun.engines.embedded.openai.requests import ChatBody, CompletionBody, StreamOptions
+from freerun.engines.dialects.bodies import StreamOptions
+from freerun.engines.dialects.chat import ChatBody
+from freerun.engines.dialects.parameters import IGNORED, REFUSED
+from freerun.engines.embedded.openai.requests import CompletionBody
 from freerun.engines.wire import SamplingParams
 from tests.engines.test_openai import ENDLESS, Served, served
 

@@ -88,10 +88,12 @@ async def _groups_come_back(e: HttpEngine) -> None:
 
 async def _both_forms_say_the_same(e: HttpEngine) -> None:
     """The bytes of the binary form are those that JSON spells out."""
-    found = {}
+    found, prompt = {}, [5, 6, 7] * 30
+    await collect(e.generate(prompt, replace(SAMPLING, max_new_tokens=1)))
+    before = await e.stats()
     for accept in (frames.MEDIA_TYPE, "text/event-stream"):
         async with HttpEngine(e.url, accept=accept) as client:
-            answers = await collect(client.generate([5, 6, 7], replace(SAMPLING, ignore_eos=False), 6))
+            answers = await collect(client.generate(prompt, replace(SAMPLING, ignore_eos=False), 6))
         found[accept] = sorted(answers, key=lambda answer: answer.index)
     for binary, spelled in zip(*found.values(), strict=True):
         assert binary.index == spelled.index
@@ -99,6 +101,10 @@ async def _both_forms_say_the_same(e: HttpEngine) -> None:
         assert binary.logprobs.tobytes() == spelled.logprobs.tobytes()
         assert binary.versions == spelled.versions
         assert binary.finish is spelled.finish
+        assert 0 < binary.cached == spelled.cached < len(prompt)
+    after = await e.stats()
+    assert after.prompt_tokens - before.prompt_tokens == 2 * len(prompt)
+    assert after.reused_tokens - before.reused_tokens == 2 * binary.cached
     assert await _content_type(e, {"Accept": f"{frames.MEDIA_TYPE}, */*;q=0.5"}) == frames.MEDIA_TYPE
     assert await _content_type(e, {}) == "text/event-stream"
     with_alternatives = {"sampling_params": {"max_tokens": 2, "logprobs": 2}}

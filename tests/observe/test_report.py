@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freerun.core import FreerunError
-from freerun.observe import payload
+from freerun.observe import payload, shown_samples
 from freerun.observe.folder import JsonLines, RunFolder
 from freerun.observe.live import sparkline
 from freerun.observe.records import NoteRecord
@@ -220,14 +220,14 @@ def test_samples_come_from_both_ends_with_the_best_and_worst_of_a_group(folder: 
     assert chosen["recorded"] == 1200
     assert [(s["step"], s["reward"]) for s in chosen["early"][:4]] == [(1, 1.0), (1, 0.0), (2, 1.0), (2, 0.0)]
     assert [s["step"] for s in chosen["late"][:3]] == [400, 400, 399]
-    assert len(chosen["early"]) == len(chosen["late"]) == payload.SAMPLES
+    assert len(chosen["early"]) == len(chosen["late"]) == shown_samples.SAMPLES
 
 
 def test_a_very_long_sample_is_cut_and_keeps_its_length(folder: RunFolder) -> None:
     long = 10_000
     append(folder.samples, a_sample(1, tokens=["a"] * long, logprobs=[-0.1] * long, versions=[0] * long, reward=None))
     (sample,) = page_of(folder).data["samples"]["early"]
-    assert (sample["length"], len(sample["tokens"]), sample["reward"]) == (long, payload.SAMPLE_TOKENS, None)
+    assert (sample["length"], len(sample["tokens"]), sample["reward"]) == (long, shown_samples.SAMPLE_TOKENS, None)
 
 
 figures = st.floats() | st.sampled_from([1e300, -1e300, 1.7e308, -1.7e308, 5e-324, math.inf, math.nan, 0.0])

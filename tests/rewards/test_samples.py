@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from freerun.core import ConfigError, FinishReason, Task
+from freerun.machine.frames import frame
 from freerun.rewards.base import JudgedSample, JudgeReason, Verdict
 from freerun.rewards.config import RewardConfig
-from freerun.rewards.protocol import Request, frame
+from freerun.rewards.protocol import Request
 from freerun.rewards.service import JudgeService
 from tests.core.test_resolve import install
 

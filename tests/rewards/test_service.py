@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from freerun.core import ConfigError, FreerunError, RewardError, Task
+from freerun.machine.forked import ForkServer
 from freerun.rewards import pool
 from freerun.rewards.base import GroupJudge, JudgeReason, Verdict
 from freerun.rewards.config import RewardConfig
-from freerun.rewards.process import ForkServer, JudgeWorker
+from freerun.rewards.process import JudgeWorker
 from freerun.rewards.service import JudgeService
 from tests.rewards.processes import wait_until_ended
 
@@ -72,10 +73,10 @@ async def workers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[JudgeWo
     pidfds: list[int] = []
     begin, loaded = JudgeWorker.begin, ForkServer._loaded
 
-    async def noted_worker(self: JudgeWorker, judge: str, forked: asyncio.Future[int]) -> None:
+    async def noted_worker(self: JudgeWorker, forked: asyncio.Future[int]) -> None:
         started.append(self)
         pidfds.append(os.pidfd_open(await forked))
-        await begin(self, judge, forked)
+        await begin(self, forked)
 
     async def noted_forkserver(self: ForkServer) -> None:
         pidfds.append(os.pidfd_open(self._child.process.pid))
@@ -214,7 +215,7 @@ async def test_workers_are_replaced_before_they_grow(
     async with JudgeService(config(scripted)) as service:
         verdicts = await asyncio.gather(*(service.judge(TASK, "x" * n) for n in range(45)))
     assert [verdict.reward for verdict in verdicts] == [float(n) for n in range(45)]
-    assert [worker.judgements for worker in workers] == [10, 10, 10, 10, 5]
+    assert [worker.asked for worker in workers] == [10, 10, 10, 10, 5]
 
 
 async def test_unparseable_answers_are_counted_and_are_no_failure() -> None:
@@ -400,7 +401,7 @@ async def test_a_forkserver_that_dies_is_replaced(
 
 
 async def test_forkservers_that_keep_dying_are_given_up(scripted: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def dies(self: ForkServer) -> JudgeWorker:
+    async def dies(self: ForkServer, kind: type[JudgeWorker]) -> JudgeWorker:
         await self.end()
         raise ConnectionError
 

@@ -9,14 +9,17 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import pytest
 
 from freerun.core import Task
+from freerun.machine.forked import ONE_THREAD
+from freerun.machine.forkserver import FORK, ORDER, WAS_ALIVE, Loaded
+from freerun.machine.frames import frame, read_frame
 from freerun.rewards.base import JudgeReason, Verdict
-from freerun.rewards.process import ONE_THREAD
-from freerun.rewards.protocol import FORK, ORDER, WAS_ALIVE, Request, frame, read_frame
+from freerun.rewards.protocol import Request
 from freerun.rewards.spec import JudgeSetting, parse_judge
 from tests.rewards.processes import wait_until_ended
 
@@ -27,17 +30,20 @@ MARK = b"12345678"
 TASK = Task("t", "what?", [1], "5", {"level": [1, {"a": None}]})
 
 
-def read_verdict(stream: io.BufferedReader) -> Verdict:
+T = TypeVar("T")
+
+
+def read(stream: io.BufferedReader, kind: type[T]) -> T:
     body = read_frame(stream)
     assert body is not None
-    return msgspec.msgpack.decode(body, type=Verdict)
+    return msgspec.msgpack.decode(body, type=kind)
 
 
 class ForkServer:
     def __init__(self, process: "subprocess.Popen[bytes]", control: socket.socket) -> None:
         self.process = process
         self.control = control
-        self.ready = read_verdict(control.makefile("rb", buffering=0))  # type: ignore[arg-type]
+        self.ready = read(control.makefile("rb", buffering=0), Loaded)  # type: ignore[arg-type]
 
     def fork(self) -> "JudgeWorker":
         ours, theirs = socket.socketpair()
@@ -64,13 +70,13 @@ class JudgeWorker:
         self.pid = pid
         self.printed = printed
 
-    def read(self) -> Verdict:
-        return read_verdict(self.replies)
+    def loaded(self) -> Loaded:
+        return read(self.replies, Loaded)
 
     def ask(self, text: str, task: Task = TASK) -> Verdict:
         self.connection.sendall(MARK + frame(Request(task, text)))
         assert self.replies.read(len(MARK)) == MARK
-        return self.read()
+        return read(self.replies, Verdict)
 
     def close(self) -> None:
         for stream in (self.replies, self.connection, self.printed):
@@ -104,10 +110,10 @@ def forkserver(judge: JudgeSetting) -> Iterator[ForkServer]:
 @contextmanager
 def worker(judge: JudgeSetting) -> Iterator[JudgeWorker]:
     with forkserver(judge) as z:
-        assert z.ready == Verdict(None, JudgeReason.OK), z.ready.detail
+        assert z.ready == Loaded()
         w = z.fork()
         try:
-            assert w.read() == Verdict(None, JudgeReason.OK)
+            assert w.loaded() == Loaded()
             yield w
         finally:
             w.close()
@@ -133,7 +139,7 @@ def test_the_forkserver_forks_and_ends_workers(judge_file: JudgeFile) -> None:
     with forkserver(judge) as z:
         first, second = z.fork(), z.fork()
         for w in (first, second):
-            w.read()
+            w.loaded()
             assert w.ask("").reward == w.pid
         first.connection.sendall(MARK + frame(Request(TASK, "exit")))
         assert first.replies.read() == b""
@@ -142,7 +148,7 @@ def test_the_forkserver_forks_and_ends_workers(judge_file: JudgeFile) -> None:
         assert z.end(second.pid) == WAS_ALIVE, "harmless, though somebody else may have the number by now"
         assert second.replies.read() == b""
         third = z.fork()
-        third.read()
+        third.loaded()
         assert third.ask("").reward == third.pid
         pidfd = os.pidfd_open(third.pid)
         z.control.close()
@@ -163,10 +169,10 @@ def test_a_judge_that_starts_threads_is_loaded_by_each_worker(judge_file: JudgeF
             return threading.active_count()
     """)
     with forkserver(judge) as z:
-        assert z.ready == Verdict(None, JudgeReason.OK)
+        assert z.ready == Loaded()
         assert (tmp_path / "loads").read_text() == "x"
         w = z.fork()
-        assert w.read() == Verdict(None, JudgeReason.OK)
+        assert w.loaded() == Loaded()
         assert w.ask("") == Verdict(2.0, JudgeReason.OK)
         assert (tmp_path / "loads").read_text() == "xx"
         w.close()
@@ -280,8 +286,7 @@ def test_a_judge_cannot_reach_the_pipes(judge_file: JudgeFile) -> None:
 )
 def test_a_judge_that_cannot_be_loaded(judge_file: JudgeFile, source: str, line: str) -> None:
     with forkserver(judge_file(source)) as z:
-        assert z.ready.reason is JudgeReason.ERROR
-        assert line in z.ready.detail.splitlines()[0]
+        assert line in z.ready.error.splitlines()[0]
         assert z.process.wait(10) == 1
 
 

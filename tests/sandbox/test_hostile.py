@@ -15,11 +15,11 @@ from textwrap import dedent
 import pytest
 
 from freerun.core import ConfigError, Task
+from freerun.machine.descendants import children, descendants
 from freerun.rewards.code import judge as judging
 from freerun.rewards.code.judge import Code
 from freerun.sandbox.base import Backend, Ending, FunctionTests, Limits
 from freerun.sandbox.sandbox import Sandbox, available
-from freerun.sandbox.usage import children, descendants
 from tests.sandbox.hostile import BOMBS, CHEATS, ESCAPES, FORGERIES
 
 VARIANTS = {

@@ -13,13 +13,13 @@ import pytest
 
 from freerun.commands import doctor
 from freerun.core import ConfigError
+from freerun.machine.descendants import descendants
 from freerun.rewards.judges import check
 from freerun.sandbox import sandbox as sandboxes
 from freerun.sandbox.container import ContainerError
 from freerun.sandbox.filesystem import HERE
 from freerun.sandbox.inside import escape_check
 from freerun.sandbox.sandbox import Sandbox
-from freerun.sandbox.usage import descendants
 from tests.rewards.processes import wait_until_ended
 
 

@@ -5,7 +5,7 @@ to know which one it was. `freerun serve` and the gateway of agents both speak a
 without torch; knows nothing of HTTP servers, engines or sessions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -14,6 +14,8 @@ from freerun.core.task import Message
 from freerun.engines.extras import Alternatives, SamplingFields
 
 Json = dict[str, Any]
+Word = Callable[[int], str]
+"""What a token says."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -74,6 +76,8 @@ class Said:
     """Complete ones: a call is not told before it is whole."""
     finish: FinishReason | None = None
     """None: there is more to come."""
+    stopped_by: str | None = None
+    """The stop text that ended it, if one did."""
     tokens: Sequence[int] = ()
     logprobs: Sequence[float] = ()
     alternatives: Sequence[Alternatives] = ()
@@ -118,8 +122,11 @@ class Dialect(Protocol):
         """Raises Refused, whose message names the fix."""
         ...
 
-    def writer(self, request: ChatRequest, id: str, model: str, created: int) -> ReplyWriter:
-        """`id` is a bare one, without the dialect's prefix (`chatcmpl-`, `resp_`, `msg_`)."""
+    def writer(
+        self, request: ChatRequest, id: str, model: str, created: int, prompt: Sequence[int] = (), word: Word = str
+    ) -> ReplyWriter:
+        """`id` is a bare one, without the dialect's prefix (`chatcmpl-`, `resp_`, `msg_`). `prompt` and `word` are for
+        those who ask for token ids and log-probabilities."""
         ...
 
     def refusal(self, message: str, status: int, param: str | None = None, code: str | None = None) -> Json:

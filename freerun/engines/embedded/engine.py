@@ -235,6 +235,7 @@ class EmbeddedEngine:
             self._forget_special(request.id)
         answer = EndedAnswer(sequence.index, sequence.tokens, sequence.logprobs, sequence.versions, reason)
         answer.alternatives = sequence.alternatives[: len(sequence.tokens)]
+        answer.cached = request.cached or 0
         return request.id, answer
 
     def _forget_special(self, id: str) -> None:

@@ -104,7 +104,15 @@ class InProcessEngine:
 
     async def stats(self) -> EngineStats:
         engine = self._engine
-        return EngineStats(engine.version, engine.running, engine.waiting, engine.tokens, 0.0)
+        return EngineStats(
+            version=engine.version,
+            running=engine.running,
+            waiting=engine.waiting,
+            tokens=engine.tokens,
+            idle_s=0.0,
+            prompt_tokens=engine.prompt_tokens,
+            reused_tokens=engine.reused_tokens,
+        )
 
     def _submit(self, prompt: list[int], sampling: Sampling, n: int) -> str:
         id = str(next(self._ids))

@@ -23,6 +23,7 @@ class Metrics:
     first_token_after_update_s: float
     finished: dict[FinishReason, int] = field(default_factory=dict)
     prompt_tokens: int = 0
+    reused_tokens: int = 0
     latencies: list[str] = field(default_factory=list)
     """Histograms, already in Prometheus' format."""
 
@@ -38,6 +39,12 @@ class Metrics:
                 "counter",
                 "Tokens of prompts, each counted once however many its answers.",
                 self.prompt_tokens,
+            ),
+            (
+                "prompt_tokens_cached_total",
+                "counter",
+                "Tokens of prompts that were in the cache, and not computed.",
+                self.reused_tokens,
             ),
             ("generated_tokens_total", "counter", "Tokens sampled.", self.tokens),
             (

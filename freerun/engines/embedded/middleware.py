@@ -8,7 +8,8 @@ import hmac
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from freerun.engines.embedded.replies import Refused, refusal
+from freerun.engines.embedded.replies import refusal
+from freerun.engines.refused import Refused
 
 MOST_BYTES = 64 * 2**20
 """How large a request's body may be: room for a million tokens, or for more text than that."""

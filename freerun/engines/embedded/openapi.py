@@ -11,8 +11,9 @@ from starlette.routing import Route
 
 from freerun.core.reports import EngineStats, UpdateReport
 from freerun.engines import wire
-from freerun.engines.embedded.openai.parameters import IGNORED, REFUSED
-from freerun.engines.embedded.openai.requests import ChatBody, CompletionBody
+from freerun.engines.dialects.chat import ChatBody
+from freerun.engines.dialects.parameters import IGNORED, REFUSED
+from freerun.engines.embedded.openai.requests import CompletionBody
 from freerun.engines.embedded.replies import json
 from freerun.engines.embedded.routes import PauseMode
 

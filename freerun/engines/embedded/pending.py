@@ -33,6 +33,8 @@ class AnswerPart:
     finish: FinishReason | None
     """None: there is more to come."""
     alternatives: list[Alternatives] = field(default_factory=list)
+    cached: int = 0
+    """Tokens of the prompt that were in the engine's cache: the same in every part of every answer to it."""
 
 
 class PendingAnswers:

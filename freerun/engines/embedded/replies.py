@@ -12,19 +12,10 @@ from starlette.types import ExceptionHandler, Receive, Scope, Send
 
 from freerun.core import ConfigError, EngineError, FreerunError
 from freerun.engines import wire
+from freerun.engines.refused import Refused
 
 T = TypeVar("T")
 DONE = b"data: [DONE]\n\n"
-
-
-class Refused(EngineError):
-    """A request that cannot be answered. The message names the fix; `param` and `code` are OpenAI's."""
-
-    def __init__(self, message: str, param: str | None = None, code: str | None = None, status: int = 400) -> None:
-        super().__init__(message)
-        self.param = param
-        self.code = code
-        self.status = status
 
 
 class ClientGone(Exception):

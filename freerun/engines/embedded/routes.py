@@ -11,8 +11,9 @@ from starlette.routing import Route
 
 from freerun.engines import frames, wire
 from freerun.engines.embedded.pending import AnswerPart, AnswerRequest, PendingAnswers
-from freerun.engines.embedded.replies import DONE, Refused, Stream, event, json, unless_gone
+from freerun.engines.embedded.replies import DONE, Stream, event, json, unless_gone
 from freerun.engines.embedded.thread import EngineThread
+from freerun.engines.refused import Refused
 from freerun.weights.base import Subscriber
 
 PauseMode = Literal["keep", "abort"]
@@ -47,7 +48,7 @@ async def _events(id: str, asked: PendingAnswers) -> AsyncIterator[bytes]:
 async def _frames(asked: PendingAnswers) -> AsyncIterator[bytes]:
     async for whole in asked:
         assert whole.finish is not None, "these are not followed, so they come whole"
-        yield frames.encode(whole.index, whole.tokens, whole.logprobs, whole.versions, whole.finish)
+        yield frames.encode(whole.index, whole.tokens, whole.logprobs, whole.versions, whole.finish, whole.cached)
 
 
 async def _choices(asked: PendingAnswers) -> list[wire.Choice]:
@@ -56,7 +57,15 @@ async def _choices(asked: PendingAnswers) -> list[wire.Choice]:
 
 def _choice(whole: AnswerPart) -> wire.Choice:
     assert whole.finish is not None, "these are not followed, so they come whole"
-    return wire.choice_of(whole.index, whole.tokens, whole.logprobs, whole.versions, whole.finish, whole.alternatives)
+    return wire.choice_of(
+        index=whole.index,
+        tokens=whole.tokens,
+        logprobs=whole.logprobs,
+        versions=whole.versions,
+        finish=whole.finish,
+        alternatives=whole.alternatives,
+        cached=whole.cached,
+    )
 
 
 def control_routes(thread: EngineThread, subscriber: Subscriber) -> list[Route]:

@@ -42,7 +42,8 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.preemptions = 0
         self.reused_tokens = 0
-        """Tokens of prompts whose cache was there already."""
+        """Tokens of prompts whose cache was there already. A prompt that gave way and is read again does not count
+        twice: it would find itself."""
         self.version: Version = 0
         self.holding = False
         """While it is set no further answer begins; those that have begun go on, and come back if they give way."""
@@ -137,7 +138,9 @@ class Scheduler:
             request.blocks = self._blocks.match(request.prompt[: request.prefix])
             request.computed = len(request.blocks) * self._blocks.block_tokens
             request.cached_by = self.version
-            self.reused_tokens += request.computed
+            if request.cached is None:
+                request.cached = request.computed
+                self.reused_tokens += request.computed
             if request.computed == request.prefix:
                 return self._advance(sequence, budget, step)
         end = min(request.prefix, request.computed + budget)

@@ -44,6 +44,8 @@ class Request:
     stops: frozenset[int] = frozenset()
     """Tokens that end its answers."""
     asked_s: float = 0.0
+    cached: int | None = None
+    """Tokens of the prompt that were in the cache when it was first looked for there. None: it has not been yet."""
 
     @property
     def prefix(self) -> int:
@@ -114,10 +116,12 @@ class EndedAnswer:
     finish: FinishReason
     alternatives: list[Alternatives] = field(default_factory=list)
     """One list for every token, if the request asked for alternatives."""
+    cached: int = 0
+    """Tokens of its prompt that were in the cache when the prompt was first read."""
 
     @property
     def completion(self) -> Completion:
-        return Completion(self.index, self.tokens, self.logprobs, self.versions, self.finish)
+        return Completion(self.index, self.tokens, self.logprobs, self.versions, self.finish, self.cached)
 
 
 UNKNOWN = -1

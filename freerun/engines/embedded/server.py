@@ -18,7 +18,7 @@ from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.load import load_for_engine
 from freerun.engines.embedded.middleware import LimitBodySize, RequireApiKey
 from freerun.engines.embedded.openai.routes import OpenAIService, openai_routes
-from freerun.engines.embedded.openai.text import Tokenizer
+from freerun.engines.embedded.openai.tokenizer import Tokenizer
 from freerun.engines.embedded.openapi import description_routes
 from freerun.engines.embedded.replies import REFUSALS
 from freerun.engines.embedded.routes import control_routes, token_routes

@@ -187,8 +187,17 @@ class EngineThread:
             self._end_span()
             engine, spans = self._engine, list(self._spans)
             self._spans.clear()
-            counts = engine.version, engine.running, engine.waiting, engine.tokens
-            return EngineStats(*counts, self.idle_s, engine.first_token_after_update_s, spans)
+            return EngineStats(
+                version=engine.version,
+                running=engine.running,
+                waiting=engine.waiting,
+                tokens=engine.tokens,
+                idle_s=self.idle_s,
+                first_token_s=engine.first_token_after_update_s,
+                spans=spans,
+                prompt_tokens=engine.prompt_tokens,
+                reused_tokens=engine.reused_tokens,
+            )
 
         return await self.call(snapshot)
 
@@ -209,6 +218,7 @@ class EngineThread:
                 first_token_after_update_s=engine.first_token_after_update_s,
                 finished=dict(self._finished),
                 prompt_tokens=engine.prompt_tokens,
+                reused_tokens=engine.reused_tokens,
                 latencies=list(engine.latencies.lines()),
             )
 
@@ -303,7 +313,7 @@ class EngineThread:
             new = (whole.tokens, whole.logprobs, whole.versions)
         else:
             new = (whole.tokens[sent:], whole.logprobs[sent:], whole.versions[sent:])
-        return AnswerPart(id, whole.index, *new, whole.finish, whole.alternatives[sent:])
+        return AnswerPart(id, whole.index, *new, whole.finish, whole.alternatives[sent:], whole.cached)
 
     def _progress(self) -> Iterator[AnswerPart]:
         for id, sent in self._sent.items():
@@ -311,7 +321,8 @@ class EngineThread:
                 start, sent[answer.index] = sent[answer.index], len(answer.tokens)
                 if start < len(answer.tokens):
                     new = (answer.tokens[start:], answer.logprobs[start:], answer.versions[start:])
-                    yield AnswerPart(id, answer.index, *new, None, answer.alternatives[start : len(answer.tokens)])
+                    alternatives = answer.alternatives[start : len(answer.tokens)]
+                    yield AnswerPart(id, answer.index, *new, None, alternatives, answer.request.cached or 0)
 
     def _deliver(self, pieces: list[AnswerPart]) -> None:
         for piece in pieces:

@@ -21,7 +21,7 @@ if (show("reward", some || data.evals.length > 0)) {
   const points = () => data.evals.map((e) => ({ x: axis === "step" ? e.step : e.time_s, y: e.pass_at_1, low: e.low, high: e.high, tint: colour("eval"),
     title: `evaluation at step ${e.step}`, rows: [["pass@1", short(e.pass_at_1), colour("eval")], ["95% interval", `${short(e.low)} to ${short(e.high)}`],
       ...(e.k > 1 ? [[`pass@${e.k}`, short(e.pass_at_k)]] : []), ["tasks", String(e.tasks)], ["cut off", percent(e.truncated_share)]] }));
-  const again = curves(byId("reward-chart"), () => ({ ...overSteps, height: 330, series, points: points(), label: "reward", xName: c.each > 1 ? `training step (each point: mean of ${c.each})` : "training step", yName: "mean reward a sample",
+  const again = curves(byId("reward-chart"), () => ({ ...overSteps, height: 330, series, points: points(), label: "reward", xName: c.each > 1 ? `training step (each point: mean of ${c.each})` : "training step", yName: "mean reward",
     ...(some ? {} : { x: data.evals.map((e) => e.step) }), ...(axis === "time" ? { x: some ? c.time_s : data.evals.map((e) => e.time_s), isTime: true, xName: "time since the start" } : {}) }));
   legend(document.querySelector('[data-for="reward"]'), [...(some ? [["all judged answers", colour("generate")], ["trained on", colour("train")]] : []),
     ...(data.evals.length ? [["evaluation pass@1, 95% interval", colour("eval"), "dot"]] : [])]);
@@ -63,6 +63,11 @@ if (show("throughput", some)) {
   figure(host, "Weight update", "engine pause a step", [{ name: "pause", values: c.update_pause_s, tint: colour("update") }], { floor: 0, format: clock });
   figure(host, "Answer length", "tokens, mean", [{ name: "tokens", values: c.answer_tokens_mean, tint: colour("generate") }], { floor: 0 });
   figure(host, "Cut off by the length limit", "share of trained answers", [{ name: "cut off", values: c.truncated_share, tint: colour("generate") }], { floor: 0, ceiling: 1, format: percent });
+  if (c.cache_hit_share.some(known))
+    figure(host, "Prompts found in the cache", "share of their tokens", [{ name: "found", values: c.cache_hit_share, tint: colour("generate") }], { floor: 0, ceiling: 1, format: percent });
+  if (c.turns_mean.some(known))
+    figure(host, "Turns and branches", "a member, mean", [{ name: "turns", values: c.turns_mean, tint: colour("generate") },
+      { name: "branches", values: c.branches_mean, tint: colour("train") }], { floor: 0 });
 }
 
 const title = (key) => names[key] ?? key[0].toUpperCase() + key.slice(1).replaceAll("_", " ");

@@ -3,10 +3,12 @@
 import json
 from typing import Any
 
-from freerun.engines.embedded.openai.requests import Body, ChatBody, CompletionBody
-from freerun.engines.embedded.openai.text import Tokenizer
-from freerun.engines.embedded.replies import Refused
+from freerun.engines.dialects.bodies import Body
+from freerun.engines.dialects.chat import ChatBody
+from freerun.engines.embedded.openai.requests import CompletionBody
+from freerun.engines.embedded.openai.tokenizer import Tokenizer
 from freerun.engines.extras import MOST_ANSWERS
+from freerun.engines.refused import Refused
 
 
 def prompts_of(request: CompletionBody, tokenizer: Tokenizer, longest: int) -> list[list[int]]:

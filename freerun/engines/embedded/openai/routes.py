@@ -10,6 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from freerun.engines.dialects.bodies import CompletionsBody, StreamOptions, read
+from freerun.engines.dialects.chat import ChatBody
+from freerun.engines.dialects.parameters import IGNORED, REFUSED
+from freerun.engines.dialects.text import AnswerText
 from freerun.engines.embedded.openai.answers import (
     ChatFormat,
     CompletionFormat,
@@ -21,18 +25,15 @@ from freerun.engines.embedded.openai.answers import (
 )
 from freerun.engines.embedded.openai.prompts import chat_prompt_of, prompts_of
 from freerun.engines.embedded.openai.requests import (
-    Body,
-    ChatBody,
     CompletionBody,
-    StreamOptions,
-    read,
     sampling_of,
     seed_of,
 )
-from freerun.engines.embedded.openai.text import AnswerText, Tokenizer
+from freerun.engines.embedded.openai.tokenizer import Tokenizer
 from freerun.engines.embedded.pending import AnswerPart, AnswerRequest, PendingAnswers
-from freerun.engines.embedded.replies import DONE, Refused, Stream, event, json, unless_gone
+from freerun.engines.embedded.replies import DONE, Stream, event, json, unless_gone
 from freerun.engines.embedded.thread import EngineThread
+from freerun.engines.refused import Refused
 
 
 @dataclass(slots=True)
@@ -78,7 +79,7 @@ class OpenAIService:
         finally:
             asked.close()
 
-    def _word(self, body: Body) -> Word:
+    def _word(self, body: CompletionsBody) -> Word:
         if body.return_tokens_as_token_ids:
             return "token_id:{}".format
         return lambda token: self.tokenizer.decode([token])
@@ -88,7 +89,7 @@ class Answers:
     """The texts of a request's answers, numbered over all its prompts."""
 
     def __init__(
-        self, body: Body, asks: list[AnswerRequest], tokenizer: Tokenizer, eos_token_ids: frozenset[int]
+        self, body: CompletionsBody, asks: list[AnswerRequest], tokenizer: Tokenizer, eos_token_ids: frozenset[int]
     ) -> None:
         decode = tokenizer.readable if body.skip_special_tokens else tokenizer.decode
         how = body.stops(), eos_token_ids | set(body.stop_token_ids), body.include_stop_str_in_output
@@ -148,7 +149,7 @@ def openai_routes(service: OpenAIService) -> list[Route]:
         return json(card | {"max_model_len": service.longest})
 
     async def completions(request: Request) -> Response:
-        body = read(await request.body(), CompletionBody)
+        body = read(await request.body(), CompletionBody, IGNORED, REFUSED)
         service.check_model(body.model)
         prompts = await asyncio.to_thread(
             prompts_of, body, service.tokenizer, service.longest
@@ -156,7 +157,7 @@ def openai_routes(service: OpenAIService) -> list[Route]:
         return await service.answer(request, body, CompletionFormat(), prompts)
 
     async def chat(request: Request) -> Response:
-        body = read(await request.body(), ChatBody)
+        body = read(await request.body(), ChatBody, IGNORED, REFUSED)
         service.check_model(body.model)
         prompt = await asyncio.to_thread(chat_prompt_of, body, service.tokenizer, service.longest)
         return await service.answer(request, body, ChatFormat(), [prompt])
