@@ -56,10 +56,11 @@ HOMES = {
     },
     "peft": set(),  # the tests read our adapters with it
     "starlette": {
+        *("rollouts/gateway/server.py", "bench/gateway.py"),
         *("engines/embedded/server.py", "engines/embedded/replies.py", "engines/embedded/routes.py"),
         *("engines/embedded/middleware.py", "engines/embedded/openapi.py", "engines/embedded/openai/routes.py"),
     },
-    "uvicorn": {"engines/embedded/server.py"},
+    "uvicorn": {"engines/embedded/server.py", "rollouts/gateway/server.py"},
     "zmq": {"train/remote.py", "train/worker.py"},
     "aiohttp": {"engines/http.py", "rollouts/agents/http.py"},
     "typer": {"cli/main.py", "cli/bench.py", "cli/stopping.py"},

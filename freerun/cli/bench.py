@@ -262,6 +262,24 @@ def bench_controller(
     run_to_end(bench_controller(Work(answers, tokens, steps, engines), json_only), lambda: "stopped")
 
 
+@bench.command("gateway")
+def bench_gateway(
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            help="A model folder whose tokenizer to use; without it: one made on the spot.", show_default=False
+        ),
+    ] = None,
+    tokens: Annotated[int, typer.Option(help="Tokens of the history.", min=100)] = 35_000,
+    requests: Annotated[int, typer.Option(help="Requests to time.", min=10)] = 300,
+    json_only: JsonOnly = False,
+) -> None:
+    """The gateway's own time for an agent's request with a long history, against encoding the history again."""
+    from freerun.bench.gateway import bench_gateway
+
+    run_to_end(bench_gateway(model, tokens, requests, json_only), lambda: "stopped")
+
+
 @bench.command("judge")
 def bench_judge(
     gsm8k: Annotated[

@@ -20,7 +20,8 @@ def serve_model(folder: Path, overrides: Sequence[str], host: str, port: int, ap
     read_shape(folder)  # before torch is imported, which is slow
     if api_key is None and not _is_loopback(host):
         print(f"freerun: whoever reaches {host} can use and change this model; consider --api-key", file=sys.stderr)
-    from freerun.engines.embedded.server import Where, serve
+    from freerun.engines.embedded.server import serve
+    from freerun.engines.listening import Where
 
     def ready(url: str) -> None:
         print(f"freerun: serving {folder.resolve().name} at {url}/v1 (Ctrl-C ends it)", flush=True)

@@ -106,8 +106,8 @@ class StepRecord:
     solved: int = 0
     """Tasks of which every answer passed when they were last asked; counted with control.skip_solved only."""
     cache_hit_share: float = math.nan
-    """Share (0 to 1) of the prompts' tokens since the previous step that engines had in their caches. NaN: no prompt
-    was read, or the run is older than this figure."""
+    """Share (0 to 1) of the prompts' tokens since the previous step that engines had in their caches; the previous
+    step's where they have told of no prompt since. NaN: of none at all, or the run is older than this figure."""
     agents: AgentRecord | None = None
     """How the sessions of agents went; None in a run without agents."""
 

@@ -30,8 +30,10 @@ class Trajectory:
         return [] if self.sample is None else [self.sample, *self.branches]
 
     @classmethod
-    def failed(cls, reason: str, messages: list[Message] | None = None) -> "Trajectory":
-        return cls(None, messages or [], error=reason)
+    def failed(
+        cls, reason: str, messages: list[Message] | None = None, session: SessionReport | None = None
+    ) -> "Trajectory":
+        return cls(None, messages or [], error=reason, session=session)
 
 
 def prompt_messages(task: Task) -> list[Message]:

@@ -134,10 +134,9 @@ class Client:
     ) -> AsyncIterator[Completion]:
         """`name` takes the place of the request's number in its seed: for requests made at the same time, whose numbers
         depend on who is faster."""
-        named = self._requests if name is None else name
-        digest = hashlib.blake2b(f"{self._seed}/{named}".encode(), digest_size=8).digest()
+        seed = self._seed_of(self._requests if name is None else name)
         self._requests += 1
-        return self._counted(prompt, replace(sampling, seed=int.from_bytes(digest, "big") >> 2), n)
+        return self._counted(prompt, replace(sampling, seed=seed), n)
 
     async def _counted(self, prompt: list[int], sampling: Sampling, n: int) -> AsyncIterator[Completion]:
         taken = min(n, self._reserved)
@@ -152,6 +151,20 @@ class Client:
         finally:
             self._load.done(left)
 
+    def within_session(self, prompt: list[int], sampling: Sampling, n: int, name: str) -> AsyncIterator[Completion]:
+        """For a member that is a conversation of many requests: it is load from its beginning to its end, whether it
+        is being answered or not, so its requests do not count."""
+        return self._engine.generate(prompt, replace(sampling, seed=self._seed_of(name)), n)
+
+    def release(self, samples: int) -> None:
+        """So many of the reserved samples are there, or will not come."""
+        given_back = min(samples, self._reserved)
+        self._reserved -= given_back
+        self._load.done(given_back)
+
     def close(self) -> None:
-        self._load.done(self._reserved)
-        self._reserved = 0
+        self.release(self._reserved)
+
+    def _seed_of(self, name: str | int) -> int:
+        digest = hashlib.blake2b(f"{self._seed}/{name}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") >> 2

@@ -98,6 +98,7 @@ class StepMeter(Observer):
         self._engines: dict[str, EngineStats] = {}
         self._prompt_tokens = self._reused_tokens = 0
         """What engines had counted at the last step."""
+        self._cached_share = math.nan
         self._sessions = SessionCounter(agents_before)
         self._agent_advice = AgentAdvice()
 
@@ -215,11 +216,13 @@ class StepMeter(Observer):
         )
 
     def _cache_hit_share(self) -> float:
+        """Engines tell a few times a second: a quick step may have heard nothing, and then what was known holds."""
         every = self._engines.values()
         prompt_tokens, reused_tokens = sum(e.prompt_tokens for e in every), sum(e.reused_tokens for e in every)
         asked, found = prompt_tokens - self._prompt_tokens, reused_tokens - self._reused_tokens
         self._prompt_tokens, self._reused_tokens = prompt_tokens, reused_tokens
-        return found / asked if asked > 0 else math.nan
+        self._cached_share = found / asked if asked > 0 else self._cached_share
+        return self._cached_share
 
     def _trainer_idle_s(self, now_s: float, result: StepResult) -> float:
         """Before the step, for a batch; after it, until its version could be published and was."""

@@ -22,13 +22,32 @@ class Lengths:
         return self.prompt + self.answer
 
 
-def lengths_of(config: RunConfig, tasks: Sequence[Task]) -> Lengths:
-    """Prompts are known once tasks are loaded; answers are as long as they may get."""
+LONGEST_CONTEXT = 16_384
+"""Of an agent's conversation, unless told: what most do not reach, and what training on it needs memory for."""
+
+
+def context_tokens(config: RunConfig, shape: Shape) -> int:
+    """The most tokens of an agent's conversation."""
+    if config.rollout.context_tokens is not None:
+        return config.rollout.context_tokens
+    cache = config.engine.cache_tokens or 65_536
+    return min(LONGEST_CONTEXT, shape.max_positions, cache - 128)
+
+
+def lengths_of(config: RunConfig, tasks: Sequence[Task], shape: Shape) -> Lengths:
+    """Prompts are known once tasks are loaded; answers are as long as they may get. What an agent asks is its own: all
+    of its conversation counts as answer."""
+    if config.rollout.is_agent:
+        return Lengths(0, context_tokens(config, shape))
     longest = max((len(task.prompt_tokens) for task in tasks), default=config.data.max_prompt_tokens)
     return Lengths(longest, config.rollout.max_new_tokens)
 
 
 def check_lengths(lengths: Lengths, shape: Shape, engine: ResolvedEngineConfig) -> None:
+    if not lengths.prompt and lengths.answer > shape.max_positions:
+        raise ConfigError(
+            f"rollout.context_tokens is {lengths.answer}, and the model has {shape.max_positions} positions: lower it"
+        )
     if lengths.sequence > shape.max_positions:
         raise ConfigError(
             f"the longest prompt has {lengths.prompt} tokens, and with rollout.max_new_tokens={lengths.answer} that "

@@ -7,13 +7,15 @@ never longer than a single answer may be.
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, Protocol
 
 from freerun.core import DataError, FinishReason, Sample, Task
 from freerun.core.task import Message
 from freerun.core.trajectory import Trajectory, prompt_messages
+from freerun.core.turns import Turn
 from freerun.engines.base import Completion, Sampling
-from freerun.rollouts.samples import Turn, sample_of_turns
+from freerun.rollouts.samples import TurnTokens, sample_of_turns
 
 _PLACE = "\u2039what the policy said\u203a"
 """Stands for the policy's last turn while what follows it is rendered."""
@@ -47,7 +49,9 @@ class Conversation:
         self.text = ""
         """What the policy said last: what judges are shown."""
         self._tokenizer, self._sampling, self._generate = tokenizer, sampling, generate
-        self._turns: list[Turn] = [list(task.prompt_tokens)]
+        self._turns: list[TurnTokens] = [list(task.prompt_tokens)]
+        self._said: list[Message] = []
+        """The policy's own messages, in order."""
         self._added = 0
         """Messages at the end that the policy has not seen yet."""
         self._ran_out = False
@@ -83,7 +87,8 @@ class Conversation:
         self.finish = completion.finish
         self._ran_out = self.tokens_left < 1
         self.text = self._tokenizer.decode(completion.tokens.tolist(), skip_special_tokens=True)
-        self.messages.append({"role": "assistant", "content": self.text})
+        self._said.append({"role": "assistant", "content": self.text})
+        self.messages.append(self._said[-1])
         return self.text
 
     def result(self, reward: float | None = None) -> Trajectory:
@@ -96,9 +101,25 @@ class Conversation:
     def sample(self) -> Sample:
         """Truncated only if it ran out of tokens: a turn that ended at the `max_tokens` of its own is as it should."""
         ended = FinishReason.STOP if self.finish is FinishReason.LENGTH and not self._ran_out else self.finish
-        return sample_of_turns(self._turns, ended, self.text)
+        sample = sample_of_turns(self._turns, ended, self.text)
+        sample.turns = tuple(self._by_turn())
+        return sample
 
-    def _with_what_was_added(self) -> list[Turn]:
+    def _by_turn(self) -> list[Turn]:
+        """What was said, and where the tokens of the policy's own turns are."""
+        ends = list(accumulate(len(turn.tokens if isinstance(turn, Completion) else turn) for turn in self._turns))
+        places = [
+            (end - len(turn.tokens), end)
+            for turn, end in zip(self._turns, ends, strict=True)
+            if isinstance(turn, Completion)
+        ]
+        spoken = {id(message): place for message, place in zip(self._said, places, strict=True)}
+        return [
+            Turn(message, True, *spoken[id(message)]) if id(message) in spoken else Turn(message)
+            for message in self.messages
+        ]
+
+    def _with_what_was_added(self) -> list[TurnTokens]:
         """Before the policy has said anything, that is a longer prompt."""
         added, self._added = self.messages[len(self.messages) - self._added :], 0
         if not added:

@@ -16,7 +16,9 @@ from freerun.rollouts.single_turn import Decoder, SingleTurn
 
 
 def load_own(config: RolloutConfig) -> Rollout | None:
-    """The user's own, imported in this process; None for single-turn. A mistake in it is one line."""
+    """The user's own, imported in this process; None for single-turn and for agents. A mistake in it is one line."""
+    if config.is_agent:
+        return None
     if config.name == SINGLE_TURN:
         if config.options:
             raise ConfigError("rollout.kind: single_turn has no options; they are for a rollout of your own")

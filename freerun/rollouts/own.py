@@ -13,9 +13,8 @@ from freerun.rollouts.base import Rollout, trajectories_of
 from freerun.rollouts.client import RolloutClient
 from freerun.rollouts.conversation import ChatTokenizer
 from freerun.rollouts.failure import Failure, guarded
+from freerun.rollouts.said_once import SaidOnce
 
-_MOST_SAID = 20
-"""Different failures of a run that are noted; the others are counted only."""
 _LARGEST = 3.4e38
 """Rewards are trained on in 32 bits."""
 
@@ -33,8 +32,7 @@ class OwnRollout:
     ) -> None:
         self._rollout = rollout
         self._tokenizer, self._sampling, self._group_size = tokenizer, sampling, group_size
-        self._note = note
-        self._said: set[str] = set()
+        self._failed = SaidOnce(note, "your rollout failed")
 
     async def __call__(self, task: Task, client: Client) -> list[Trajectory]:
         given = RolloutClient(client, self._tokenizer, self._sampling, self._group_size)
@@ -45,7 +43,7 @@ class OwnRollout:
         else:
             trajectories = [self._checked(task, trajectory) for trajectory in trajectories_of(ended)]
         for error in {trajectory.error for trajectory in trajectories if trajectory.error is not None}:
-            self._say(error)
+            self._failed.say(error)
         return trajectories
 
     def _wrong_shape(self, results: Any) -> str | None:
@@ -82,10 +80,3 @@ class OwnRollout:
                 f"({most}): raise that, or end sooner"
             )
         return None
-
-    def _say(self, error: str) -> None:
-        """Once for each line and kind of error: what is in the message may differ each time."""
-        kind = ": ".join(error.split(": ")[:2])
-        if kind not in self._said and len(self._said) < _MOST_SAID:
-            self._said.add(kind)
-            self._note(f"your rollout failed: {error}; what it cost is counted, and this is not said again")

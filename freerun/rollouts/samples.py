@@ -8,11 +8,11 @@ from freerun.core import FinishReason, Sample
 from freerun.core.nouns import NOT_SAMPLED, VersionRuns
 from freerun.engines.base import Completion
 
-Turn = list[int] | Completion
+TurnTokens = list[int] | Completion
 """Tokens that were given, or that the policy sampled."""
 
 
-def sample_of_turns(turns: Sequence[Turn], finish: FinishReason, text: str) -> Sample:
+def sample_of_turns(turns: Sequence[TurnTokens], finish: FinishReason, text: str) -> Sample:
     """Not judged yet. The policy learns from the sampled turns alone."""
     every = [turn if isinstance(turn, Completion) else _given(turn) for turn in turns]
     return Sample(

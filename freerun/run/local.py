@@ -15,7 +15,7 @@ from freerun.core.observer import Observer
 from freerun.core.records import StepRecord
 from freerun.core.reports import Evaluation
 from freerun.core.state import RunState
-from freerun.engines.base import Engine
+from freerun.engines.base import Engine, Sampling
 from freerun.engines.http import HttpEngine
 from freerun.machine.garbage import freeze_heap
 from freerun.machine.processes import Processes
@@ -28,6 +28,7 @@ from freerun.plan.plan import Plan
 from freerun.rewards.service import JudgeService
 from freerun.rollouts.base import GroupRollout
 from freerun.rollouts.load import make_rollout
+from freerun.run.agents import AgentServices, agent_services
 from freerun.run.checkpoints import Checkpointer, saved
 from freerun.run.environments import gpu_environments
 from freerun.run.observed import Observed
@@ -49,9 +50,12 @@ class RunProcesses:
     trainer: RemoteTrainer
     judge: JudgeService
     evaluation_engine: HttpEngine | None
+    agents: AgentServices | None = None
 
     def evaluator(self) -> Evaluator | None:
-        return _evaluator(self.prepared, self.judge, self.evaluation_engine) if self.evaluation_engine else None
+        if self.evaluation_engine is None:
+            return None
+        return _evaluator(self.prepared, self.judge, self.evaluation_engine, self.agents)
 
 
 @asynccontextmanager
@@ -69,6 +73,7 @@ async def run_processes(
         processes = await stack.enter_async_context(Processes("freerun.run.child", folder.logs))
         starter = Starter(prepared.config, plan, processes, environments)
         judge = JudgeService(plan.reward, log=folder.logs / "judge.log")
+        agents = await stack.enter_async_context(agent_services(prepared, folder.logs))
         _, endpoint, *urls = await together(
             stack.enter_async_context(judge),
             starter.trainer(scratch, checkpoint),
@@ -79,7 +84,7 @@ async def run_processes(
         evaluation_engine = engines.pop() if plan.evaluator else None
         async with background(processes.watch()):
             try:
-                yield RunProcesses(prepared, engines, remote, judge, evaluation_engine)
+                yield RunProcesses(prepared, engines, remote, judge, evaluation_engine, agents)
             except (EngineError, TrainerError):
                 with suppress(TimeoutError):  # when a process of theirs died, that is the first cause
                     await asyncio.wait_for(processes.watch(), _LAST_WORDS_S)
@@ -109,7 +114,8 @@ async def train(prepared: Prepared, start: Start | None = None, guests: Iterable
             observed.all.doing("controller", "starts engine, trainer and reward workers")
             plan = prepared.plan(evaluates=bool(config.evaluate.every))
             async with run_processes(prepared, folder, plan, start.checkpoint, observed.all.note) as running:
-                run = run_of(prepared, running, start.state, observed, rollout_of(prepared, observed.all.note))
+                rollout = rollout_of(prepared, observed.all.note, running.agents)
+                run = run_of(prepared, running, start.state, observed, rollout)
                 await _train(run, running, start, observed)
     return Outcome(folder, observed.files.steps_before + observed.meter.steps, observed.evaluations.found)
 
@@ -118,6 +124,7 @@ def run_of(
     prepared: Prepared, running: RunProcesses, begins: RunState, observed: Observed, rollout: GroupRollout
 ) -> Run:
     config = prepared.config
+    max_running = config.engine.max_running * len(running.engines)
     return Run(
         config=config.control,
         group_size=config.rollout.group_size,
@@ -128,7 +135,7 @@ def run_of(
         engines=list(running.engines),
         trainer=running.trainer,
         observer=observed.all,
-        max_running=config.engine.max_running * len(running.engines),
+        max_running=min(max_running, config.rollout.max_sessions) if running.agents else max_running,
         begins=begins,
     )
 
@@ -185,15 +192,29 @@ async def poll_engines(running: RunProcesses, observer: Observer) -> None:
             observer.engine(f"engine {index}", await engine.stats())
 
 
-def rollout_of(prepared: Prepared, note: Callable[[str], None] = lambda text: None) -> GroupRollout:
+def rollout_of(
+    prepared: Prepared, note: Callable[[str], None] = lambda text: None, agents: AgentServices | None = None
+) -> GroupRollout:
     config = prepared.config.rollout
-    return make_rollout(prepared.rollout, prepared.tokenizer, prepared.text, config.sampling(), config.group_size, note)
+    return _rollout(prepared, agents, config.sampling(), config.group_size, note)
 
 
-def _evaluator(prepared: Prepared, judge: JudgeService, engine: HttpEngine) -> Evaluator:
+def _rollout(
+    prepared: Prepared,
+    agents: AgentServices | None,
+    sampling: Sampling,
+    group_size: int,
+    note: Callable[[str], None] = lambda text: None,
+) -> GroupRollout:
+    if agents:
+        return agents.rollout(sampling, group_size, note)
+    return make_rollout(prepared.rollout, prepared.tokenizer, prepared.text, sampling, group_size, note)
+
+
+def _evaluator(prepared: Prepared, judge: JudgeService, engine: HttpEngine, agents: AgentServices | None) -> Evaluator:
     config = prepared.config
     sampling = config.rollout.sampling(temperature=config.evaluate.temperature)
-    rollout = make_rollout(prepared.rollout, prepared.tokenizer, prepared.text, sampling, config.evaluate.samples)
+    rollout = _rollout(prepared, agents, sampling, config.evaluate.samples)
     return Evaluator(prepared.held_out, rollout, judge, engine, config.evaluate.pass_reward, config.seed)
 
 
@@ -205,7 +226,8 @@ async def evaluate(prepared: Prepared, progress: Callable[[], None]) -> Evaluati
         environments = await stack.enter_async_context(gpu_environments(plan, scratch, lambda _: None))
         processes = await stack.enter_async_context(Processes("freerun.run.child", folder.logs))
         judge = await stack.enter_async_context(JudgeService(plan.reward))
+        agents = await stack.enter_async_context(agent_services(prepared, folder.logs))
         starter = Starter(prepared.config, plan, processes, environments)
         engine = await stack.enter_async_context(HttpEngine(await starter.engine(plan.engines[0]), starter.key))
         async with background(processes.watch()):
-            return await _evaluator(prepared, judge, engine).evaluate(progress)
+            return await _evaluator(prepared, judge, engine, agents).evaluate(progress)

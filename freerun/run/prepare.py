@@ -20,7 +20,10 @@ from freerun.models.tokenizer import load_tokenizer
 from freerun.plan.lengths import lengths_of
 from freerun.plan.placement import RunKind
 from freerun.plan.plan import Plan, make_plan
+from freerun.rollouts.agents.load import spec_of
+from freerun.rollouts.agents.spec import AgentSpec
 from freerun.rollouts.base import Rollout
+from freerun.rollouts.gateway.template import Template
 from freerun.rollouts.load import load_own
 from freerun.run.guests import load_guests
 from freerun.run.identity import identity
@@ -40,6 +43,8 @@ class Prepared:
     """The user's own; None for single-turn."""
     guests: list[Observer] = field(default_factory=list)
     """The user's observers."""
+    agent: AgentSpec | None = None
+    """Who talks to the policy, where that is an agent."""
 
     @cached_property
     def text(self) -> Any:
@@ -62,7 +67,7 @@ class Prepared:
 
     def plan(self, kind: RunKind = RunKind.TRAIN, evaluates: bool = False) -> Plan:
         """Who runs where on this machine, as it is now. What cannot fit is a ConfigError."""
-        lengths = lengths_of(self.config, self.tasks + self.held_out)
+        lengths = lengths_of(self.config, self.tasks + self.held_out, self.shape)
         evaluated = len(self.held_out) * self.config.evaluate.samples if evaluates else 0
         return make_plan(self.config, self.shape, lengths, kind, evaluated)
 
@@ -103,19 +108,29 @@ def prepare_eval(config: RunConfig, origins: Origins) -> Prepared:
     config.reward.check()
     own = load_own(config.rollout)
     shape, tokenizer = _load_model(config)
-    tasks = load_tasks(config.held_out or config.data, tokenizer, needs_prompt=not config.rollout.is_agent)
+    agent = _load_agent(config, tokenizer)
+    tasks = load_tasks(config.held_out or config.data, tokenizer, needs_prompt=agent is None)
     config.reward.check_tasks(tasks)
-    prepared = Prepared(config, origins, shape, tokenizer, [], tasks, own)
+    prepared = Prepared(config, origins, shape, tokenizer, [], tasks, own, agent=agent)
     prepared.plan(RunKind.EVALUATE)
     return prepared
 
 
 def _load(config: RunConfig, origins: Origins, own: Rollout | None, learns_answers: bool = False) -> Prepared:
     shape, tokenizer = _load_model(config)
-    prompted = not config.rollout.is_agent
-    tasks = load_tasks(config.data, tokenizer, needs_answer=learns_answers, needs_prompt=prompted or learns_answers)
-    held_out = load_tasks(config.held_out, tokenizer, needs_prompt=prompted) if config.held_out else []
-    return Prepared(config, origins, shape, tokenizer, tasks, held_out, own)
+    agent = _load_agent(config, tokenizer)
+    needs_prompt = agent is None
+    tasks = load_tasks(config.data, tokenizer, needs_answer=learns_answers, needs_prompt=needs_prompt or learns_answers)
+    held_out = load_tasks(config.held_out, tokenizer, needs_prompt=needs_prompt) if config.held_out else []
+    return Prepared(config, origins, shape, tokenizer, tasks, held_out, own, agent=agent)
+
+
+def _load_agent(config: RunConfig, tokenizer: Any) -> AgentSpec | None:
+    """What is wrong with an agent, or with a model that is to talk to one, is a ConfigError."""
+    if not config.rollout.is_agent:
+        return None
+    Template(tokenizer)
+    return spec_of(config.rollout)
 
 
 def _asked(task: Task) -> str:

@@ -105,8 +105,8 @@ def test_the_plan_and_the_engine_agree_on_what_fits(longest: int) -> None:
 
 def test_lengths_are_those_of_the_tasks() -> None:
     run = config("rollout.max_new_tokens=7")
-    assert lengths_of(run, [Task("a", "", [1] * 5), Task("b", "", [1] * 9)]).sequence == 16
-    assert lengths_of(run, []).prompt == run.data.max_prompt_tokens
+    assert lengths_of(run, [Task("a", "", [1] * 5), Task("b", "", [1] * 9)], tiny_decoder().shape).sequence == 16
+    assert lengths_of(run, [], tiny_decoder().shape).prompt == run.data.max_prompt_tokens
 
 
 def test_a_plan_needs_no_torch() -> None:

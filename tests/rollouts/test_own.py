@@ -87,6 +87,12 @@ async def test_tokens_of_a_conversation_are_exactly_those_sampled_and_seen(
         assert [turn[0] for turn in turns] == [False, True, False, True]
         behavior = list(itertools.compress(sample.behavior_logprobs, sample.loss_mask))
         assert policy == pytest.approx(behavior, abs=1e-4)
+        assert [turn.message for turn in sample.turns] == trajectory.messages
+        assert [turn.sampled for turn in sample.turns] == [False, True, False, True]
+        for turn in itertools.compress(sample.turns, [False, True, False, True]):
+            assert sample.loss_mask[turn.start : turn.end].all()
+            said = tokenizer.decode(sample.tokens[turn.start : turn.end].tolist(), skip_special_tokens=True)
+            assert said == turn.message["content"]
 
 
 async def test_the_end_of_a_turn_is_given_only_where_the_policy_did_not_sample_it(chatting: Any) -> None:

@@ -6,14 +6,12 @@ The engine runs in a thread of its own (`thread.py`); the event loop parses and 
 import asyncio
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
-from freerun.core import ConfigError
 from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.load import load_for_engine
 from freerun.engines.embedded.middleware import LimitBodySize, RequireApiKey
@@ -24,22 +22,12 @@ from freerun.engines.embedded.replies import REFUSALS
 from freerun.engines.embedded.routes import control_routes, token_routes
 from freerun.engines.embedded.served import ServedEngine
 from freerun.engines.embedded.thread import EngineThread
+from freerun.engines.listening import KEEP_ALIVE_S, Where, listen, url_of
 from freerun.models.tokenizer import has_tokenizer
 from freerun.weights.base import Subscriber
 
-KEEP_ALIVE_S = 3600
-"""Whoever closes an idle connection must not be the one who answers: the next request may be on its way already."""
 _LAST_STEP_S, _LAST_WORDS_S = 0.3, 0.4
 """After Ctrl-C: how long the step in progress is waited for, and then clients that read slowly."""
-
-
-@dataclass(slots=True, frozen=True)
-class Where:
-    """Where to listen."""
-
-    host: str = "127.0.0.1"
-    port: int = 0
-    """0: any free one."""
 
 
 class _Server(uvicorn.Server):
@@ -98,7 +86,7 @@ async def serve_engine(
     service = OpenAIService(thread, tokenizer, name, engine.longest, engine.eos_token_ids)
     server = _server(thread, app_of(service, subscriber, api_key), for_people)
     listening.listen(2048)
-    ready(_url(listening))
+    ready(url_of(listening))
     try:
         await server.serve(sockets=[listening])
     finally:
@@ -131,28 +119,6 @@ def _server(thread: EngineThread, app: Starlette, for_people: bool) -> uvicorn.S
         timeout_graceful_shutdown=1 if for_people else None,
     )
     return _Server(config, thread) if for_people else uvicorn.Server(config)
-
-
-def listen(where: Where) -> socket.socket:
-    """A bound socket, before the model is loaded: a port that is taken is found at once. It names its protocol, since
-    asyncio sends without delay (TCP_NODELAY) only on sockets that say they are TCP."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(where.host, where.port, type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(family, kind, protocol)
-    except (OSError, OverflowError) as error:
-        raise ConfigError(f"cannot listen on {where.host}:{where.port}: {error}") from None
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-    except OSError as error:
-        listening.close()
-        raise ConfigError(f"cannot listen on {where.host}:{where.port}: {error.strerror}") from None
-    return listening
-
-
-def _url(listening: socket.socket) -> str:
-    host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _detokeniser(folder: Path) -> Callable[[list[int]], str] | None:

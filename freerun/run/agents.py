@@ -1,0 +1,50 @@
+"""What a run with agents needs besides: the gateway that they ask, and the processes that they run in."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from freerun.engines.base import Sampling
+from freerun.engines.dialects.answers import AnswerReading
+from freerun.plan.lengths import context_tokens
+from freerun.rollouts.agent import AgentRollout
+from freerun.rollouts.agents.pool import AgentPool
+from freerun.rollouts.gateway.server import Gateway
+from freerun.rollouts.gateway.session import SessionRules
+from freerun.rollouts.gateway.template import Template
+from freerun.run.prepare import Prepared
+
+
+@dataclass
+class AgentServices:
+    """Training and evaluation share them."""
+
+    prepared: Prepared
+    gateway: Gateway
+    pool: AgentPool
+
+    def rollout(
+        self, sampling: Sampling, group_size: int, note: Callable[[str], None] = lambda text: None
+    ) -> AgentRollout:
+        prepared, config = self.prepared, self.prepared.config.rollout
+        rules = SessionRules(
+            Template(prepared.tokenizer),
+            AnswerReading(prepared.tokenizer),
+            frozenset(prepared.shape.eos_token_ids),
+            sampling,
+            context_tokens(prepared.config, prepared.shape),
+            keeps_sampled=config.history == "sampled",
+        )
+        return AgentRollout(self.gateway, self.pool, rules, group_size, config.deadline_s, note)
+
+
+@asynccontextmanager
+async def agent_services(prepared: Prepared, logs: Path) -> AsyncIterator[AgentServices | None]:
+    """None for a run without agents."""
+    if prepared.agent is None:
+        yield None
+        return
+    max_sessions = prepared.config.rollout.max_sessions
+    async with Gateway.opened() as gateway, AgentPool(prepared.agent, max_sessions, logs / "agents.log") as pool:
+        yield AgentServices(prepared, gateway, pool)
