@@ -3,8 +3,8 @@
     python examples/guess_number/prepare.py models/guess_number
 
 The model is made from nothing: 0.2M random weights, and a tokenizer that knows the words of the game and the numbers.
-The games were played by somebody who names numbers at random, and minds nothing but not to name one twice. Learning
-from them, the model learns how to say a number, and nothing of what the answers "higher" and "lower" are good for.
+The games were played by somebody who heeds the hints most of the time, but has no plan: any number that they leave will
+do. Learning from them, the model learns how to say a number and, roughly, what a hint means, but no strategy.
 """
 
 import json
@@ -16,8 +16,8 @@ from pathlib import Path
 from freerun.models.tiny import EOS, make_model
 from freerun.rollouts.environments.textarena import Game
 
-GAME, OPTIONS, NUMBERS = "GuessTheNumber-v0", {"max_number": 31, "max_turns": 4}, 31
-GAMES = 4_096
+GAME, OPTIONS, NUMBERS = "GuessTheNumber-v0", {"max_number": 15, "max_turns": 3}, 15
+GAMES, CARE = 4_096, 0.9
 USER, ASSISTANT = "<user>", "<assistant>"
 PIECES = r" ?[A-Za-z]+| ?\d+|[^A-Za-z\d]"
 TEMPLATE = (
@@ -29,13 +29,17 @@ TEMPLATE = (
 
 
 def play(seed: int, dice: random.Random) -> list[dict[str, str]]:
-    """The conversation of a game at random. What the game would not say to such a player, it says at the end."""
-    game = Game(GAME, OPTIONS, seed)
-    said, left = [], list(range(1, NUMBERS + 1))
+    """The conversation of a careless player's game."""
+    game, said, tried = Game(GAME, OPTIONS, seed), [], set()
+    low, high, number = 1, NUMBERS, 0
     while not game.over:
-        said.append({"role": "user", "content": game.new_messages()})
-        number = left.pop(dice.randrange(len(left)))
-        said.append({"role": "assistant", "content": str(number)})
+        told = game.new_messages()
+        if tried:
+            low, high = (low, min(high, number - 1)) if "lower" in told else (max(low, number + 1), high)
+        first, last = (low, high) if dice.random() < CARE else (1, NUMBERS)
+        number = dice.choice([one for one in range(first, last + 1) if one not in tried])
+        tried.add(number)
+        said += [{"role": "user", "content": told}, {"role": "assistant", "content": str(number)}]
         game.move(str(number))
     return said
 
