@@ -1,11 +1,13 @@
 """From the configuration to the code that a session runs. Refuses, in one line and before the run starts, what can be
 told without importing the user's code; `check_imports` tells the rest."""
 
+import importlib
 import os
 import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from freerun.core import ConfigError
 from freerun.core.text import did_you_mean
@@ -13,10 +15,14 @@ from freerun.rollouts.agents.function import check_unread
 from freerun.rollouts.agents.pool import AgentPool
 from freerun.rollouts.agents.spec import AgentSpec
 from freerun.rollouts.config import TOOLS, RolloutConfig, name_of, options_of
-from freerun.rollouts.environments.load import check_environment, environment
-from freerun.rollouts.tools import check as check_tools
-from freerun.rollouts.tools import tools_agent
 
+ENVIRONMENTS = {
+    "textarena": "freerun.rollouts.environments.textarena",
+    "gymnasium": "freerun.rollouts.environments.gymnasium",
+    "verifiers": "freerun.rollouts.environments.verifiers",
+    "reasoning-gym": "freerun.rollouts.environments.reasoning_gym",
+}
+"""By what stands before the colon of `rollout.env`."""
 _SCRIPTS = (".py", ".js", ".mjs", ".ts", ".rb", ".sh", ".pl")
 _INTERPRETERS = ("python", "node", "ruby", "bash", "sh", "perl", "deno", "bun", "tsx")
 
@@ -33,12 +39,10 @@ def spec_of(config: RolloutConfig) -> AgentSpec:
         called = f"the command {shlex.join(config.command)}"
         return AgentSpec("freerun.rollouts.agents.command:run", called, {"command": list(config.command)})
     if config.env is not None:
-        spec = environment(config.env, config.max_turns)
-        check_environment(spec)
-        return spec
+        return _environment(name_of(config.env), config.max_turns, options_of(config.env))
     assert config.name == TOOLS
-    check_tools(config.tools)
-    return tools_agent(config.tools, config.max_turns)
+    options = {"tools": list(config.tools), "max_turns": config.max_turns}
+    return _ours("freerun.rollouts.tools", "the agent tools", options)
 
 
 async def check_imports(spec: AgentSpec) -> None:
@@ -63,3 +67,18 @@ def check_command(command: Sequence[str]) -> None:
     if Path(program).name.startswith(_INTERPRETERS) and script.endswith(_SCRIPTS) and not Path(script).is_file():
         near = did_you_mean(Path(script).name, (entry.name for entry in Path(script).parent.glob("*")))
         raise ConfigError(f"rollout.command: there is no file {script} (from {Path.cwd()}){near}")
+
+
+def _environment(given: str, max_turns: int, options: dict[str, Any]) -> AgentSpec:
+    kind, _, name = given.partition(":")
+    if kind not in ENVIRONMENTS or not name:
+        forms = ", ".join(f"{known}:NAME" for known in ENVIRONMENTS)
+        raise ConfigError(f'rollout.env "{given}" must be one of {forms}{did_you_mean(kind, ENVIRONMENTS)}')
+    given_it = {"name": name, "options": options, "max_turns": max_turns}  # an environment may have a max_turns, too
+    return _ours(ENVIRONMENTS[kind], f"the environment {given}", given_it)
+
+
+def _ours(module: str, called: str, options: dict[str, Any]) -> AgentSpec:
+    """Of an agent that we bring: its module knows what may be wrong with its options."""
+    importlib.import_module(module).check(**options)
+    return AgentSpec(f"{module}:run", called, options)
