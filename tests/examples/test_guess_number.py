@@ -25,7 +25,7 @@ def prepare() -> ModuleType:
 @pytest.fixture(scope="module")
 def made(prepare: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
-    prepare.GAMES = 16
+    vars(prepare)["GAMES"] = 16
     prepare.write_model(folder)
     prepare.write_games(folder / "games.jsonl")
     return folder
