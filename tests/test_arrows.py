@@ -58,7 +58,8 @@ HOMES = {
     "starlette": {
         *("rollouts/gateway/server.py", "bench/gateway.py"),
         *("engines/embedded/server.py", "engines/embedded/replies.py", "engines/embedded/routes.py"),
-        *("engines/embedded/middleware.py", "engines/embedded/openapi.py", "engines/embedded/openai/routes.py"),
+        *("engines/embedded/middleware.py", "engines/embedded/openapi.py", "engines/embedded/serving/routes.py"),
+        "engines/embedded/serving/service.py",
     },
     "uvicorn": {"engines/embedded/server.py", "rollouts/gateway/server.py"},
     "zmq": {"train/remote.py", "train/worker.py"},

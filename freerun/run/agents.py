@@ -25,8 +25,13 @@ class AgentServices:
     pool: AgentPool
 
     def rollout(
-        self, sampling: Sampling, group_size: int, note: Callable[[str], None] = lambda text: None
+        self,
+        sampling: Sampling,
+        group_size: int,
+        note: Callable[[str], None] = lambda text: None,
+        beside: bool = False,
     ) -> AgentRollout:
+        """`beside`: for an evaluation, which training must not wait for: it has a quarter of the processes."""
         prepared, config = self.prepared, self.prepared.config.rollout
         rules = SessionRules(
             Template(prepared.tokenizer),
@@ -36,7 +41,8 @@ class AgentServices:
             context_tokens(prepared.config, prepared.shape),
             keeps_sampled=config.history == "sampled",
         )
-        return AgentRollout(self.gateway, self.pool, rules, group_size, config.deadline_s, note)
+        at_a_time = max(config.max_sessions // 4, 1) if beside else config.max_sessions
+        return AgentRollout(self.gateway, self.pool, rules, group_size, config.deadline_s, note, at_a_time)
 
 
 @asynccontextmanager
