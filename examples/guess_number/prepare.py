@@ -46,13 +46,15 @@ def play(seed: int, dice: random.Random) -> list[dict[str, str]]:
 
 def every_word() -> list[str]:
     """Whatever the game may say, complaints about numbers that it does not take included."""
-    game, texts = Game(GAME, OPTIONS, 0), []
-    for move in ("1", "1", "2", "none", "3", "99"):
-        if game.over:
-            game = Game(GAME, OPTIONS, 0)
-        texts.append(game.new_messages())
-        game.move(move)
-        texts.append("" if game.over else game.new_messages())
+    texts = []
+    for seed in range(8):
+        for moves in (("1", str(NUMBERS), "2"), ("1", "1"), ("none",), ("99",)):
+            game = Game(GAME, OPTIONS, seed)
+            for move in moves:
+                if not game.over:
+                    texts.append(game.new_messages())
+                    game.move(move)
+            texts.append("" if game.over else game.new_messages())
     numbers = [f"{space}{number}" for number in range(100) for space in ("", " ")]
     return sorted({piece for text in texts for piece in re.findall(PIECES, text)} | set(numbers) | {"\n", "[", "]"})
 
