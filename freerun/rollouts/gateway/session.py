@@ -45,6 +45,7 @@ class Reply:
     id: str
     said: list[Said]
     usage: Usage
+    prompt: Tokens
     turns: list[SampledTurn]
     """Empty where they are not trained on."""
 
@@ -115,7 +116,7 @@ class Session:
         if asked.abandoned:
             self._leave_out(turns, Apart.RETRIED)
         self._by_id[id := f"{self.key[:8]}{number}"] = turns
-        return Reply(id, [turn.said for turn in turns], _usage(len(tokens), completions), turns)
+        return Reply(id, [turn.said for turn in turns], _usage(len(tokens), completions), tokens, turns)
 
     async def serve(self, request: ChatRequest) -> Reply:
         """Answers of the same model that are not trained on, sampled as the request asks: for users and judges."""
@@ -131,7 +132,7 @@ class Session:
         )
         completions = await self._sampled(tokens, sampling, request, b"fixed" + tokens.tobytes())
         said = [self._said(one, request, opening, number) for one in completions]
-        return Reply(f"{self.key[:8]}{number}", said, _usage(len(tokens), completions), [])
+        return Reply(f"{self.key[:8]}{number}", said, _usage(len(tokens), completions), tokens, [])
 
     async def count(self, request: ChatRequest) -> int:
         """How many tokens these messages are."""
@@ -150,6 +151,10 @@ class Session:
             turns[-1].reward = (turns[-1].reward or 0.0) + value
         else:
             self._before_any_turn += value
+
+    def word(self, token: int) -> str:
+        """What a token says."""
+        return self._rules.reading.decode_all([token])
 
     def hung_up(self, reply: Reply) -> None:
         """The client was gone before it had the reply."""
