@@ -21,7 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rewards": {"sandbox", "machine"},
     "engines": {"models", "weights", "machine"},
     "train": {"models", "weights", "machine"},
-    "rollouts": {"engines", "machine", "rewards"},
+    "rollouts": {"engines", "rewards", "machine"},
     "control": {"train", "engines", "rollouts", "data", "rewards"},
     "config": {"control", "train", "engines", "rollouts", "data", "rewards", "models"},
     "plan": {"config", "train", "engines", "rewards", "models", "machine"},
