@@ -21,7 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rewards": {"sandbox", "machine"},
     "engines": {"models", "weights", "machine"},
     "train": {"models", "weights", "machine"},
-    "rollouts": {"engines", "machine", "rewards"},
+    "rollouts": {"engines", "rewards", "machine"},
     "control": {"train", "engines", "rollouts", "data", "rewards"},
     "config": {"control", "train", "engines", "rollouts", "data", "rewards", "models"},
     "plan": {"config", "train", "engines", "rewards", "models", "machine"},
@@ -58,7 +58,8 @@ HOMES = {
     "starlette": {
         *("rollouts/gateway/server.py", "bench/gateway.py"),
         *("engines/embedded/server.py", "engines/embedded/replies.py", "engines/embedded/routes.py"),
-        *("engines/embedded/middleware.py", "engines/embedded/openapi.py", "engines/embedded/openai/routes.py"),
+        *("engines/embedded/middleware.py", "engines/embedded/openapi.py", "engines/embedded/serving/routes.py"),
+        "engines/embedded/serving/service.py",
     },
     "uvicorn": {"engines/embedded/server.py", "rollouts/gateway/server.py"},
     "zmq": {"train/remote.py", "train/worker.py"},

@@ -1,6 +1,7 @@
 """A model small enough for a laptop, made from nothing: random weights and a tokenizer of characters."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from freerun.models.shape import shape_of
 PAD, EOS = "<pad>", "<eos>"
 
 
-def make_model(folder: Path, characters: str, seed: int, hidden: int = 64, layers: int = 2, **changes: Any) -> None:
+def make_model(
+    folder: Path, characters: Iterable[str], seed: int, hidden: int = 64, layers: int = 2, **changes: Any
+) -> None:
     """A Qwen3-shaped decoder over those characters, as an ordinary Hugging Face folder."""
     vocabulary = {token: index for index, token in enumerate([PAD, EOS, *characters])}
     heads = max(hidden // 16, 1)

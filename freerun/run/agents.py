@@ -9,6 +9,7 @@ from freerun.engines.base import Sampling
 from freerun.engines.dialects.answers import AnswerReading
 from freerun.plan.lengths import context_tokens
 from freerun.rollouts.agent import AgentRollout
+from freerun.rollouts.agents.load import check_imports
 from freerun.rollouts.agents.pool import AgentPool
 from freerun.rollouts.gateway.server import Gateway
 from freerun.rollouts.gateway.session import SessionRules
@@ -43,6 +44,12 @@ class AgentServices:
         )
         at_a_time = max(config.max_sessions // 4, 1) if beside else config.max_sessions
         return AgentRollout(self.gateway, self.pool, rules, group_size, config.deadline_s, note, at_a_time)
+
+
+async def check_agent(prepared: Prepared) -> None:
+    """Import the agent's code as the run would, in a process of its own. ConfigError if that fails."""
+    if prepared.agent is not None:
+        await check_imports(prepared.agent)
 
 
 @asynccontextmanager

@@ -1,7 +1,6 @@
 """Requests of an agent that awaits: one client for all sessions of a worker, so that connections stay open."""
 
 import asyncio
-import contextlib
 from typing import Any
 
 import aiohttp
@@ -25,9 +24,3 @@ async def post(url: str, body: Any, headers: dict[str, str]) -> tuple[int, bytes
             return reply.status, await reply.read()
     except aiohttp.ClientError as error:
         raise EngineError(f"the session's gateway cannot be reached: {type(error).__name__}: {error}") from None
-
-
-async def close() -> None:
-    """The client of this loop."""
-    with contextlib.suppress(KeyError):
-        await _clients.pop(asyncio.get_running_loop()).close()
