@@ -12,7 +12,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -132,7 +132,8 @@ class Bench:
         return self.found
 
     async def _members(self, gateway: Gateway, requests: int) -> None:
-        kinds = [*APPEND_ONLY, *(f"walker, {dialect}" for dialect in (*SPEAKERS, *SPEAKERS))]
+        walkers = [f"walker, {dialect}" for dialect in SPEAKERS]
+        kinds = [*APPEND_ONLY, *walkers, *walkers, "walker with history: template, chat"]
         while self.found.requests < requests:
             kind = self._dice.choice(kinds)
             if kind == "kind: tools, a function" and self._dice.random() < 0.15:
@@ -141,7 +142,8 @@ class Bench:
 
     async def _member(self, gateway: Gateway, kind: str, dice: random.Random) -> None:
         engine, counted, walker = RecordedEngine(self.policy), self.found.kinds.setdefault(kind, Kind()), None
-        with gateway.session(self._rules, Client(engine, str(dice.random())), "0/0") as session:  # type: ignore[arg-type]
+        rules = replace(self._rules, keeps_sampled="template" not in kind)
+        with gateway.session(rules, Client(engine, str(dice.random())), "0/0") as session:  # type: ignore[arg-type]
             access = gateway.access(session)
             try:
                 if kind.startswith("walker"):

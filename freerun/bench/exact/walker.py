@@ -63,9 +63,8 @@ class Walker:
 
     async def speak_for_it(self) -> None:
         talk = self._gone_on()
-        if talk[-1]["role"] == "user":
-            talk += [{"role": "assistant", "content": f"I am {self.dice.random()}."}, self._user()]
-        await self._ask(talk)
+        for _ in range(2):
+            await self._ask([*talk, {"role": "assistant", "content": f"I am {self.dice.random()}."}, self._user()])
 
     async def compact(self) -> None:
         await self._ask([self._talk()[0], {"role": "user", "content": f"Summary {self.dice.randrange(9)}. Go on."}])
@@ -75,9 +74,7 @@ class Walker:
 
     async def change_the_tools(self) -> None:
         tools = self.dice.choice([[ADD, _OTHER], [_OTHER], []])
-        talk = self._talk()
-        if not any(message.get("tool_calls") for message in talk):
-            await self._ask([*talk, self._user()], tools=tools)
+        await self._ask(self._gone_on(), tools=tools)
 
     async def vote(self) -> None:
         asked = self._gone_on()

@@ -132,6 +132,9 @@ class Gateway:
         asked = dialect.read(body)
         session.responses.resolve(asked)
         reply = await unless_gone(request, _answer_of(asked, session, _is_retry(request)))
+        if await request.is_disconnected():
+            session.hung_up(reply)
+            raise ClientGone
         about = asked, reply.id, asked.model or POLICY, int(time.time())
         whole = dialect.writer(*about).whole(reply.said, reply.usage)
         session.responses.keep(asked, reply.said[0], whole)
