@@ -136,7 +136,8 @@ class Gateway:
         if await request.is_disconnected():
             session.hung_up(reply)
             raise ClientGone
-        prompt = reply.prompt.tolist() if getattr(asked.body, "return_token_ids", False) else ()
+        wants_ids = getattr(asked.body, "return_token_ids", False)
+        prompt = reply.prompt.tolist() if wants_ids else range(len(reply.prompt))  # to others, its length is told
         about = asked, reply.id, asked.model or POLICY, int(time.time()), prompt, session.word
         whole = dialect.writer(*about).whole(reply.said, reply.usage)
         session.responses.keep(asked, reply.said[0], whole)

@@ -248,6 +248,7 @@ class Session:
         )
         self._turns.append(turn)
         if prompt.parent is not None:
+            self._take_back(prompt.parent)
             prompt.parent.children.append(turn)
             prompt.parent.messages = []  # its child has them
         self._prompts.answered(prompt, turn)
@@ -281,15 +282,24 @@ class Session:
     def _leave_out(self, turns: Sequence[SampledTurn], why: Apart) -> None:
         unused = [turn for turn in turns if not turn.left_out and not turn.children]
         for turn in unused:
-            turn.left_out = True
+            turn.left_out = why
             if turn.parent is not None:
                 turn.parent.children.remove(turn)
                 turn.parent.messages = turn.messages[: turn.parent.at]
         self._count_apart(why, len(unused))
 
+    def _take_back(self, turn: SampledTurn | None) -> None:
+        """A conversation goes on from it: whatever was thought of it, or of those above it, they are used."""
+        while turn is not None and turn.left_out is not None:
+            self._count_apart(Apart(turn.left_out), -1)
+            turn.left_out = None
+            if turn.parent is not None:
+                turn.parent.children.append(turn)
+            turn = turn.parent
+
     def _count_apart(self, why: Apart, answers: int) -> None:
-        if answers:
-            self.report.apart[why] = self.report.apart.get(why, 0) + answers
+        if counted := self.report.apart.pop(why, 0) + answers:
+            self.report.apart[why] = counted
 
     def _check_open(self) -> None:
         if self.closed:
