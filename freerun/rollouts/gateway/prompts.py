@@ -43,7 +43,9 @@ class Opening:
     is_thinking: bool
     """The template has begun the model's thoughts."""
     begun: str
-    """What the answer must begin with, to call a tool: it is given, too."""
+    """What the answer must begin with: what the client has put into its mouth, or the beginning of a call."""
+    is_said: bool = False
+    """The former: the client will send it back as a part of the answer."""
 
 
 @dataclass(slots=True)
@@ -75,13 +77,15 @@ class Prompts:
 
     def answered(self, prompt: Prompt, turn: SampledTurn) -> None:
         """The prompt has an answer, from which later ones may go on."""
-        self._histories[prompt.tools].add([*prompt.digests, digest_of(turn.said.message())], turn)
+        said, opening = turn.said.message(), prompt.opening
+        if opening.is_said:
+            said["content"] = opening.begun + said["content"]
+        self._histories[prompt.tools].add([*prompt.digests, digest_of(said)], turn)
         first = prompt.digests[0]
         self._longest[first] = max(self._longest.get(first, 0), turn.at + 1)
 
     async def of(self, request: ChatRequest) -> Prompt:
-        messages = request.messages
-        how = _rendering(request)
+        messages, how = _asked(request), _rendering(request)
         tools, digests = digest_of_tools(how.tools, how.options), [digest_of(message) for message in messages]
         match = self._histories.setdefault(tools, History()).match(messages, digests)
         if not self._rules.keeps_sampled:
@@ -104,14 +108,14 @@ class Prompts:
         begins = [turn for turn in self._turns if _begins_with(tokens, turn)]
         parent = max(begins, key=lambda turn: len(turn.tokens), default=None)
         given = tokens if parent is None else tokens[len(parent.tokens) :]
-        fork = self._fork(match, request.messages, digests, tools)
+        fork = self._fork(match, _asked(request), digests, tools)
         if match.turn is not None and parent is not match.turn:
             fork = ForkReason.TEMPLATE
         return Prompt(parent, given, digests, tools, fork, opening)
 
     def _tail(self, parent: SampledTurn, at: int, request: ChatRequest) -> tuple[list[int], Opening]:
         """What comes behind that turn. Its end is part of it, unless the policy's last token was that end."""
-        text = self._rules.template.tail(request.messages, at, _rendering(request))
+        text = self._rules.template.tail(_asked(request), at, _rendering(request))
         opening = self._opening(request, text)
         tokens = self._rules.template.encoded(text + opening.begun)
         sampled = parent.completion.tokens
@@ -120,6 +124,8 @@ class Prompts:
     def _opening(self, request: ChatRequest, prompt: str) -> Opening:
         reading = self._rules.reading
         is_thinking = reading.is_thinking(prompt)
+        if request.continues:
+            return Opening(is_thinking, request.messages[-1]["content"], is_said=True)
         begun = reading.opening(request, is_thinking)
         return Opening(is_thinking, begun)
 
@@ -136,7 +142,7 @@ class Prompts:
         """All of its messages, as the template has them."""
         template = self._rules.template
         try:
-            text = template.whole(request.messages, _rendering(request))
+            text = template.whole(_asked(request), _rendering(request))
         except TemplateRefused as error:
             raise Refused(f"the model's chat template refuses these messages: {error}", "messages") from None
         opening = self._opening(request, text)
@@ -144,6 +150,11 @@ class Prompts:
         if len(text) < _LONG_TEXT:
             return template.encoded(text), opening
         return await asyncio.to_thread(template.encoded, text), opening
+
+
+def _asked(request: ChatRequest) -> list[Message]:
+    """What the answer follows: all messages, but for its own beginning."""
+    return request.messages[:-1] if request.continues else request.messages
 
 
 def _rendering(request: ChatRequest) -> Rendering:

@@ -116,7 +116,8 @@ class Session:
         if asked.abandoned:
             self._leave_out(turns, Apart.RETRIED)
         self._by_id[id := f"{self.key[:8]}{number}"] = turns
-        return Reply(id, [turn.said for turn in turns], _usage(len(tokens), completions), tokens, turns)
+        said = [turn.said for turn in turns]
+        return Reply(id, said, self._usage(len(tokens), completions, said), tokens, turns)
 
     async def serve(self, request: ChatRequest) -> Reply:
         """Answers of the same model that are not trained on, sampled as the request asks: for users and judges."""
@@ -132,7 +133,8 @@ class Session:
         )
         completions = await self._sampled(tokens, sampling, request, b"fixed" + tokens.tobytes())
         said = [self._said(one, request, opening, number) for one in completions]
-        return Reply(f"{self.key[:8]}{number}", said, _usage(len(tokens), completions), tokens, [])
+        usage = self._usage(len(tokens), completions, said)
+        return Reply(f"{self.key[:8]}{number}", said, usage, tokens, [])
 
     async def count(self, request: ChatRequest) -> int:
         """How many tokens these messages are."""
@@ -235,14 +237,15 @@ class Session:
         self, completion: Completion, request: ChatRequest, prompt: Prompt, number: int, began: int, own_limit: bool
     ) -> SampledTurn:
         said = self._said(completion, request, prompt.opening, number)
+        asked = request.messages[: len(prompt.digests)]
         turn = SampledTurn(
             number=len(self._turns),
             parent=prompt.parent,
             given=prompt.given,
             completion=completion,
             said=said,
-            messages=request.messages,
-            at=len(request.messages),
+            messages=asked,
+            at=len(asked),
             cut=completion.finish is FinishReason.LENGTH and not own_limit,
             began=began,
         )
@@ -272,6 +275,11 @@ class Session:
         report.cached_tokens += cached
         if parent is not None and completions[0].versions.oldest > parent.completion.versions.newest:
             report.reread_tokens += max(tokens - len(prompt.given) - cached, 0)
+
+    def _usage(self, prompt_tokens: int, completions: Sequence[Completion], said: Sequence[Said]) -> Usage:
+        sampled = sum(len(one.tokens) for one in completions)
+        thought = sum(map(self._rules.reading.reasoning_tokens, said))
+        return Usage(prompt_tokens, sampled, max(one.cached for one in completions), thought)
 
     def _retry(self, key: bytes) -> None:
         """The answers to that prompt that are there, or on their way, did not reach the client."""
@@ -308,11 +316,6 @@ class Session:
 
 async def _all(stream: AsyncIterator[Completion]) -> list[Completion]:
     return sorted([completion async for completion in stream], key=lambda completion: completion.index)
-
-
-def _usage(prompt_tokens: int, completions: Sequence[Completion]) -> Usage:
-    sampled = sum(len(one.tokens) for one in completions)
-    return Usage(prompt_tokens, sampled, max(one.cached for one in completions))
 
 
 def _bare(response: str) -> str:
