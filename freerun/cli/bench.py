@@ -281,6 +281,26 @@ def bench_gateway(
     run_to_end(bench_gateway(model, tokens, requests, json_only), lambda: "stopped")
 
 
+@bench.command("exact")
+def bench_exact(
+    requests: Annotated[int, typer.Option(help="Requests of agents, at least.", min=1)] = 10_000,
+    at_once: Annotated[int, typer.Option(help="Sessions at a time.", min=1)] = 24,
+    seed: Annotated[int, typer.Option(help="Of what the agents do.")] = 0,
+    json_only: JsonOnly = False,
+) -> None:
+    """Is every trained token the engine's own, whatever agents and their clients do?
+
+    Sessions of unmodified clients and frameworks (those of `pip install 'freerun[dev]'`), with forks, retries, hang-ups
+    and new weights all the time; each trained token's id, log-probability, version and context against the engine's own
+    record. Ends with code 1 if one is not.
+    """
+    from freerun.bench.exact.bench import bench_exact
+
+    found = run_to_end(bench_exact(requests, at_once, seed, json_only), lambda: "stopped")
+    if not found.is_exact:
+        raise typer.Exit(1)
+
+
 @bench.command("judge")
 def bench_judge(
     gsm8k: Annotated[

@@ -93,6 +93,10 @@ class Found:
     def lost(self) -> int:
         return sum(kind.lost for kind in self.kinds.values())
 
+    @property
+    def is_exact(self) -> bool:
+        return not (self.compared.mismatches or self.compared.twice or self.lost or self.past_the_bound)
+
 
 async def bench_exact(requests: int, at_once: int, seed: int, json_only: bool) -> Found:
     console = Console(stderr=json_only, highlight=False)

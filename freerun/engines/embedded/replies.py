@@ -64,6 +64,7 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
     The request's body must have been read: what comes after it is the news that the client is gone.
     """
     working, gone = asyncio.create_task(work), asyncio.create_task(_until_gone(request))
+    working.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody may be left to be told
     try:
         await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():

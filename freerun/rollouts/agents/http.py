@@ -24,3 +24,9 @@ async def post(url: str, body: Any, headers: dict[str, str]) -> tuple[int, bytes
             return reply.status, await reply.read()
     except aiohttp.ClientError as error:
         raise EngineError(f"the session's gateway cannot be reached: {type(error).__name__}: {error}") from None
+
+
+async def close() -> None:
+    """The client of this loop: for programs that go on after their sessions."""
+    if client := _clients.pop(asyncio.get_running_loop(), None):
+        await client.close()
