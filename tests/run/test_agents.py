@@ -115,6 +115,10 @@ def sessions_of(folder: RunFolder) -> Counter[str]:
     return counts
 
 
+def _masked(folder: RunFolder) -> float:
+    return sum(float(record["trainer"]["masked_tokens"]) for record in _metrics(folder))
+
+
 def _metrics(folder: RunFolder) -> list[dict[str, Any]]:
     lines = folder.metrics.read_text().splitlines(keepends=True) if folder.metrics.exists() else []
     return [json.loads(line) for line in lines if line.endswith("\n")]
@@ -132,11 +136,11 @@ def processes_of_agents(pid: int) -> tuple[int, set[int]]:
 def test_whatever_agents_do_the_run_goes_on_and_ends_at_once(place: Path) -> None:
     run = prepared(
         *(place, "name=trouble", "control.steps=100000", "control.max_staleness=1", "control.when_stale=mask"),
-        *("rollout.group_size=3", "control.groups_per_step=2", "rollout.deadline_s=2", "evaluate.every=4"),
+        *("rollout.group_size=3", "control.groups_per_step=2", "rollout.deadline_s=4", "evaluate.every=4"),
     )
     folder, going = RunFolder(place / "runs" / "trouble"), started(place, run)
     try:
-        until(lambda: set(FAILURES.values()) | {"ok"} <= set(sessions_of(folder)), going)
+        until(lambda: set(FAILURES.values()) | {"ok"} <= set(sessions_of(folder)) and _masked(folder) > 0, going)
         crashed, steps = sessions_of(folder)["crash"], len(_metrics(folder))
         until(lambda: bool(processes_of_agents(going.pid)[1]), going)
         forkserver, workers = processes_of_agents(going.pid)
@@ -158,16 +162,13 @@ def test_whatever_agents_do_the_run_goes_on_and_ends_at_once(place: Path) -> Non
 def _check_trouble(folder: RunFolder) -> None:
     steps = read_steps(folder.metrics)
     assert max(step.staleness_max for step in steps) == 1, "asynchronous, within its bound"
-    assert sum(step.trainer["masked_tokens"] for step in steps) > 0
-    samples = [json.loads(line) for line in folder.samples.read_text().splitlines()]
-    versions = [{version for version in sample["versions"] if version >= 0} for sample in samples]
-    assert max(map(len, versions)) >= 3, "trajectories of several versions, whose late turns are trained on"
+    assert _masked(folder) > 0, "of trajectories whose late turns were trained on"
+    assert {4, 5} & {step.samples for step in steps}, "a group without its failed member"
     notes = folder.notes.read_text()
     assert "agent.py:7: KeyError: 'answer'" in notes
-    for said in ("not done after 2 s: killed", "ask for 'policy'", "never asked", "SIGKILL", "returned 'good'", "nan"):
+    for said in ("not done after 4 s: killed", "ask for 'policy'", "never asked", "SIGKILL", "returned 'good'", "nan"):
         assert said in notes, f"no note says {said!r}: {notes}"
     assert folder.evals.read_text()
-    assert sum(step.dropped.get("rollout_error", 0) for step in steps) == 0, "two of three members were well"
 
 
 EXACT = (

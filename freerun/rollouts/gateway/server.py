@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import uvicorn
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
@@ -38,6 +38,8 @@ POLICY, FIXED = "policy", "policy-fixed"
 _REMEMBERED = 10_000
 """Ended sessions whose late requests are told so."""
 _MOST_BYTES = 64 * 2**20
+_METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+"""Taken in, so that those which a route does not have are refused in the dialect's shape."""
 
 
 class Gateway:
@@ -92,7 +94,10 @@ class Gateway:
 
     @property
     def app(self) -> Starlette:
-        return Starlette(routes=[Route("/{path:path}", self._answer, methods=["GET", "POST", "DELETE"])])
+        return Starlette(
+            routes=[Route("/{path:path}", self._answer, methods=_METHODS)],
+            exception_handlers={Exception: _failed},
+        )
 
     async def _answer(self, request: Request) -> Response:
         key, route = _key_and_route(request, self._sessions.keys() | self._ended.keys())
@@ -102,7 +107,7 @@ class Gateway:
         except Refused as error:
             body = dialect.refusal(str(error), error.status, error.param, error.code)
             return json(body, error.status)
-        except ClientGone:
+        except (ClientGone, ClientDisconnect):
             return Response(status_code=499)  # nobody reads it
 
     def _session(self, key: str) -> Session:
@@ -119,6 +124,8 @@ class Gateway:
             return _models(route)
         if route.startswith("responses/"):
             return _stored(request, session, route.removeprefix("responses/"))
+        if request.method != "POST":
+            raise Refused(f"{route!r} is asked with POST, not {request.method}", status=405)
         body = await _body(request)
         if route == "reward":
             return _reward(session, body)
@@ -175,6 +182,12 @@ def _key_and_route(request: Request, known: Any) -> tuple[str, str]:
 def _is_retry(request: Request) -> bool:
     """What the clients of OpenAI and Anthropic say when they ask again."""
     return request.headers.get("x-stainless-retry-count", "0") != "0"
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    """A bug of ours. Its traceback goes to the log besides."""
+    said = f"the gateway failed, and the run's log says where: {type(error).__name__}: {error}"
+    return json(ChatDialect().refusal(said, 500), 500)
 
 
 async def _body(request: Request) -> bytes:

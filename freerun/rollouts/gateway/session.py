@@ -32,6 +32,8 @@ from freerun.rollouts.gateway.history import Digest, History, Match, digest_of, 
 from freerun.rollouts.gateway.template import Rendering, Template, TemplateRefused
 from freerun.rollouts.gateway.turns import SampledTurn, samples_of
 
+_MOST_ANSWERS = 128
+"""To one request, as at OpenAI: each is a branch, and all are sampled at the same time."""
 _LONG_TEXT = 20_000
 """Characters whose encoding is worth a thread: the loop goes on meanwhile."""
 
@@ -313,6 +315,8 @@ class Session:
 
     def _sampling(self, request: ChatRequest, prompt_tokens: int) -> Sampling:
         """The run's, with the request's own ends."""
+        if request.n > _MOST_ANSWERS:
+            raise Refused(f"n is {request.n}, and at most {_MOST_ANSWERS}: ask several times", "n")
         most = self._most(prompt_tokens)
         if most < 1:
             self._ran_out = True
