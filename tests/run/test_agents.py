@@ -98,7 +98,9 @@ def prepared(folder: Path, *overrides: str, how: Any = prepare) -> Prepared:
 def started(folder: Path, run: Prepared) -> subprocess.Popen[str]:
     file = folder / f"{run.config.name}.yaml"
     file.write_text(run.config.model_dump_json())
-    return subprocess.Popen([*FREERUN, "train", str(file)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [*FREERUN, "train", str(file)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
 
 
 def until(condition: Callable[[], bool], going: subprocess.Popen[str], patience_s: float = 90) -> None:

@@ -86,7 +86,11 @@ async def responses(access: Access, dice: random.Random, stream: bool = False, c
                     last = event
                 reply = last.response
             new: list[Any] = [
-                {"type": "function_call_output", "call_id": item.call_id, "output": str(add(**json.loads(item.arguments)))}
+                {
+                    "type": "function_call_output",
+                    "call_id": item.call_id,
+                    "output": str(add(**json.loads(item.arguments))),
+                }
                 for item in reply.output
                 if item.type == "function_call"
             ]

@@ -10,7 +10,7 @@ request.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from secrets import token_hex
 from typing import Any
@@ -38,6 +38,7 @@ POLICY, FIXED = "policy", "policy-fixed"
 _REMEMBERED = 10_000
 """Ended sessions whose late requests are told so."""
 _MOST_BYTES = 64 * 2**20
+_CLOSING_S = 1.0
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 """Taken in, so that those which a route does not have are refused in the dialect's shape."""
 
@@ -72,6 +73,7 @@ class Gateway:
             finally:
                 for session in list(gateway._sessions.values()):
                     session.close()
+                await _ended(server.server_state.tasks)
                 server.should_exit = server.force_exit = True
                 await serving
 
@@ -107,7 +109,7 @@ class Gateway:
         except Refused as error:
             body = dialect.refusal(str(error), error.status, error.param, error.code)
             return json(body, error.status)
-        except (ClientGone, ClientDisconnect):
+        except (ClientGone, ClientDisconnect, asyncio.CancelledError):  # the last: the gateway closes
             return Response(status_code=499)  # nobody reads it
 
     def _session(self, key: str) -> Session:
@@ -182,6 +184,15 @@ def _key_and_route(request: Request, known: Any) -> tuple[str, str]:
 def _is_retry(request: Request) -> bool:
     """What the clients of OpenAI and Anthropic say when they ask again."""
     return request.headers.get("x-stainless-retry-count", "0") != "0"
+
+
+async def _ended(requests: Collection[asyncio.Task[None]]) -> None:
+    """Those of closed sessions end when the engine has been told; one that is still sending its body is cut off."""
+    for _ in range(2):
+        if requests:
+            _, left = await asyncio.wait(list(requests), timeout=_CLOSING_S)
+            for request in left:
+                request.cancel()
 
 
 async def _failed(_: Request, error: Exception) -> Response:

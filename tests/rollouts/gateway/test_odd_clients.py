@@ -9,8 +9,13 @@ from typing import Any
 import httpx
 import pytest
 
+from freerun.engines.base import Client, Sampling
+from freerun.engines.dialects.answers import AnswerReading
 from freerun.rollouts.gateway.server import Gateway
+from freerun.rollouts.gateway.session import SessionRules
+from freerun.rollouts.gateway.template import Template
 from tests.rollouts.gateway.conftest import OpenTalk, Talk
+from tests.rollouts.gateway.scripted_policy import ScriptedPolicy
 from tests.rollouts.gateway.test_session import ask, counted, user
 
 ROUTES = ("chat/completions", "responses", "messages")
@@ -155,3 +160,25 @@ async def test_a_long_history_of_somebody_elses_is_one_prompt(talk: OpenTalk) ->
             _, reply = await post(one, "chat/completions", {"model": "policy", "messages": messages})
             messages += [reply["choices"][0]["message"], user("more")]
         one.check(samples=1)
+
+
+async def test_a_gateway_that_closes_ends_what_is_being_asked(
+    tokenizer: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    policy = ScriptedPolicy(tokenizer, counted("a"))
+    policy.held = asyncio.Event()
+    rules = SessionRules(Template(tokenizer), AnswerReading(tokenizer), frozenset(), Sampling(max_new_tokens=9), 999)
+    async with httpx.AsyncClient(verify=False) as client:
+        async with Gateway.opened() as gateway:
+            with gateway.session(rules, Client(policy, "seed"), "0/0") as session:  # type: ignore[arg-type]
+                url = f"{gateway.access(session).base_url}/chat/completions"
+                asked = asyncio.create_task(client.post(url, json=HELLO))
+                await policy.asked.wait()
+                _, half = await asyncio.open_connection(*gateway.url.removeprefix("http://").split(":"))
+                half.write(
+                    f"POST /{session.key}/v1/responses HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{{".encode()
+                )
+                await half.drain()
+        assert (await asked).status_code == 410
+    half.close()
+    assert "Traceback" not in capfd.readouterr().err

@@ -360,3 +360,16 @@ async def test_seeds_depend_on_what_is_asked_not_on_who_is_faster(talk: OpenTalk
     assert seeds[0] == seeds[1]
     assert len(set(seeds[0].values())) == 3
     assert isinstance(Client, type)
+
+
+async def test_a_vote_of_which_one_was_retried_keeps_what_the_agent_goes_on_from(talk: OpenTalk) -> None:
+    """A retry says that an answer to that prompt was lost, not which: those that are used were not."""
+    with talk(counted("a")) as one:
+        said = await ask(one, [user("q")])
+        second = await ask(one, [user("q"), said, user("r")])
+        await ask(one, [user("q"), said, user("r")], extra_headers={"x-stainless-retry-count": "1"})
+        assert one.session.report.apart == {"retried": 1}
+        await ask(one, [user("q"), said, user("r"), second, user("t")])
+        one.check(samples=2)
+        assert one.session.report.apart == {}
+        assert one.session.report.turns == 4
