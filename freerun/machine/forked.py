@@ -208,7 +208,10 @@ class ForkServer:
         reply: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if not self.alive:
             raise ConnectionError(f"the forkserver of {self.program.called} is dead")
-        socket.send_fds(self._connection.socket, [ORDER.pack(order)], list(descriptors))
+        try:
+            socket.send_fds(self._connection.socket, [ORDER.pack(order)], list(descriptors))
+        except OSError as error:  # it has just died, and its socket is closed: `alive` is told a moment later
+            raise ConnectionError(f"the forkserver of {self.program.called} is dead") from error
         self._unanswered.append(reply)
         return reply
 

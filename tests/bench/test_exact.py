@@ -25,7 +25,8 @@ async def test_whatever_clients_do_trained_tokens_are_the_engines_own(tmp_path: 
     assert found.samples_a_member == 1.0
     assert len(found.kinds.keys() & APPEND_ONLY.keys()) >= 10
     assert {"same_prompt", "compacted", "edited"} <= set(found.forks)
-    assert {kind: dict(counted.errors) for kind, counted in found.kinds.items() if counted.errors} == {}
+    errors = {error.partition(":")[0] for counted in found.kinds.values() for error in counted.errors}
+    assert errors <= {"ModelBehaviorError", "UnexpectedModelBehavior"}, "frameworks that mind an answer that was cut"
 
 
 def one(**changes: Any) -> Sample:

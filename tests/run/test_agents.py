@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import load_file
 
 from freerun.config.load import load_config
+from freerun.control.config import ControlConfig
 from freerun.core import FreerunError
 from freerun.models.bpe import END, write_bpe_tokenizer
 from freerun.models.checkpoint import save_decoder
@@ -117,6 +118,10 @@ def sessions_of(folder: RunFolder) -> Counter[str]:
     return counts
 
 
+def _masked(folder: RunFolder) -> float:
+    return sum(float(record["trainer"]["masked_tokens"]) for record in _metrics(folder))
+
+
 def _metrics(folder: RunFolder) -> list[dict[str, Any]]:
     lines = folder.metrics.read_text().splitlines(keepends=True) if folder.metrics.exists() else []
     return [json.loads(line) for line in lines if line.endswith("\n")]
@@ -134,11 +139,11 @@ def processes_of_agents(pid: int) -> tuple[int, set[int]]:
 def test_whatever_agents_do_the_run_goes_on_and_ends_at_once(place: Path) -> None:
     run = prepared(
         *(place, "name=trouble", "control.steps=100000", "control.max_staleness=1", "control.when_stale=mask"),
-        *("rollout.group_size=3", "control.groups_per_step=2", "rollout.deadline_s=2", "evaluate.every=4"),
+        *("rollout.group_size=3", "control.groups_per_step=2", "rollout.deadline_s=4", "evaluate.every=4"),
     )
     folder, going = RunFolder(place / "runs" / "trouble"), started(place, run)
     try:
-        until(lambda: set(FAILURES.values()) | {"ok"} <= set(sessions_of(folder)), going)
+        until(lambda: set(FAILURES.values()) | {"ok"} <= set(sessions_of(folder)) and _masked(folder) > 0, going)
         crashed, steps = sessions_of(folder)["crash"], len(_metrics(folder))
         until(lambda: bool(processes_of_agents(going.pid)[1]), going)
         forkserver, workers = processes_of_agents(going.pid)
@@ -151,7 +156,7 @@ def test_whatever_agents_do_the_run_goes_on_and_ends_at_once(place: Path) -> Non
         errors = going.communicate(timeout=15)[1]
         assert all(select.select([watched], [], [], 5)[0] for watched in family.values())
         assert time.monotonic() - began < 10
-        assert "Traceback" not in errors
+        assert "Traceback" not in errors, errors
     finally:
         going.kill()
     _check_trouble(folder)
@@ -160,16 +165,13 @@ def test_whatever_agents_do_the_run_goes_on_and_ends_at_once(place: Path) -> Non
 def _check_trouble(folder: RunFolder) -> None:
     steps = read_steps(folder.metrics)
     assert max(step.staleness_max for step in steps) == 1, "asynchronous, within its bound"
-    assert sum(step.trainer["masked_tokens"] for step in steps) > 0
-    samples = [json.loads(line) for line in folder.samples.read_text().splitlines()]
-    versions = [{version for version in sample["versions"] if version >= 0} for sample in samples]
-    assert max(map(len, versions)) >= 3, "trajectories of several versions, whose late turns are trained on"
+    assert _masked(folder) > 0, "of trajectories whose late turns were trained on"
+    assert {4, 5} & {step.samples for step in steps}, "a group without its failed member"
     notes = folder.notes.read_text()
     assert "agent.py:7: KeyError: 'answer'" in notes
-    for said in ("not done after 2 s: killed", "ask for 'policy'", "never asked", "SIGKILL", "returned 'good'", "nan"):
+    for said in ("not done after 4 s: killed", "ask for 'policy'", "never asked", "SIGKILL", "returned 'good'", "nan"):
         assert said in notes, f"no note says {said!r}: {notes}"
     assert folder.evals.read_text()
-    assert sum(step.dropped.get("rollout_error", 0) for step in steps) == 0, "two of three members were well"
 
 
 EXACT = (
@@ -202,9 +204,10 @@ def test_a_killed_run_runs_its_sessions_again_and_learns_the_same(place: Path) -
     assert sum(step.samples for step in read_steps(folder.metrics)) == 7 * 2, "every task is trained on once"
 
 
-async def test_agents_that_all_fail_end_the_run_with_one_line(place: Path) -> None:
+async def test_agents_that_all_fail_end_the_run_with_one_line(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ControlConfig, "give_up_after", 2)
     agent = f"rollout.agent={{name: {place / 'agent.py'}:run, fails: true}}"
-    run = prepared(place, agent, "name=failing", "control.give_up_after=2", "rollout.group_size=2")
+    run = prepared(place, agent, "name=failing", "rollout.group_size=2")
     with pytest.raises(FreerunError, match=r"groups were all dropped.*agent\.py:7: KeyError: 'answer'") as ended:
         await local.train(run)
     assert "\n" not in str(ended.value)
@@ -212,5 +215,5 @@ async def test_agents_that_all_fail_end_the_run_with_one_line(place: Path) -> No
 
 async def test_evaluation_with_agents(place: Path) -> None:
     found = await local.evaluate(prepared(place, "evaluate.samples=3", "name=looked", how=prepare_eval), lambda: None)
-    assert found.samples == 3
+    assert (found.tasks, found.k) == (1, 3)
     assert found.pass_at_1 == 1.0

@@ -31,6 +31,7 @@ from freerun.engines.dialects.answers import AnswerReading
 from freerun.machine.scratch import scratch_folder
 from freerun.rollouts.agents import http
 from freerun.rollouts.agents.spec import Access
+from freerun.rollouts.gateway.forks import ForkReason
 from freerun.rollouts.gateway.server import Gateway
 from freerun.rollouts.gateway.session import SessionRules
 from freerun.rollouts.gateway.template import Template
@@ -61,6 +62,8 @@ class Kind:
     sessions: int = 0
     requests: int = 0
     samples: int = 0
+    again: int = 0
+    """Prompts that it asked a second time: pydantic-ai does, when an answer is empty."""
     lost: int = 0
     """Answers that are neither trained on nor counted as used by nobody."""
     errors: Counter[str] = field(default_factory=Counter)
@@ -85,9 +88,10 @@ class Found:
 
     @property
     def samples_a_member(self) -> float:
-        """Of the clients that only ever add to a conversation."""
+        """Of the clients that only ever add to a conversation. What one asks a second time begins another."""
         appending = [kind for name, kind in self.kinds.items() if not name.startswith("walker")]
-        return sum(kind.samples for kind in appending) / max(sum(kind.sessions for kind in appending), 1)
+        conversations = sum(kind.sessions + kind.again for kind in appending)
+        return sum(kind.samples for kind in appending) / max(conversations, 1)
 
     @property
     def lost(self) -> int:
@@ -170,6 +174,7 @@ class Bench:
         compared = compare(trajectory.samples, engine.record)
         found.compared.add(compared)
         counted.samples += len(trajectory.samples)
+        counted.again += report.forks.get(ForkReason.AGAIN, 0)
         found.forks.update(report.forks)
         found.apart.update(report.apart)
         found.spanning += sum(len(sample.trained) > 1 for sample in trajectory.samples)
@@ -211,7 +216,8 @@ def show(found: Found, console: Console) -> None:
     }
     for name, value in figures.items():
         console.print(f"{name:<34} {value:,.3f}" if isinstance(value, float) else f"{name:<34} {value:,}")
-    console.print(f"forks: {dict(found.forks.most_common())}\nused by nobody: {dict(found.apart.most_common())}")
+    for name, counts in (("forks", found.forks), ("used by nobody", found.apart)):
+        console.print(f"{name}: {', '.join(f'{reason} {times:,}' for reason, times in counts.most_common())}")
     for line in compared.wrong:
         console.print(f"[red]{line}[/red]")
     by_client = {name: kind.requests for name, kind in found.kinds.items()}

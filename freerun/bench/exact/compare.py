@@ -1,10 +1,11 @@
 """Compares what a session gives to training with the engine's own record, token by token."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from freerun.bench.exact.policy import Answered
 from freerun.core import Sample
@@ -84,7 +85,7 @@ def _compare_sample(sample: Sample, left: dict[tuple[bytes, bytes], list[Complet
     found.wrong += ["tokens that no turn sampled are trained"] * bool(stray)
 
 
-def _differ(answer: Completion, sample: Sample, part: slice, versions: Tokens) -> int:
+def _differ(answer: Completion, sample: Sample, part: slice, versions: NDArray[Any]) -> int:
     """How many of an answer's tokens have another log-probability, another version, or no loss."""
     wrong = sample.behavior_logprobs[part] != answer.logprobs
     wrong |= versions[part] != answer.versions.by_token()
@@ -104,11 +105,4 @@ def _different(sequences: Sequence[Tokens]) -> int:
         apart = np.flatnonzero(before[:shortest] != sequence[:shortest])
         total += len(sequence) - (int(apart[0]) if len(apart) else shortest)
         before = sequence
-    return total
-
-
-def merged(counts: Sequence[dict[str, int]]) -> Counter[str]:
-    total = Counter[str]()
-    for one in counts:
-        total.update(one)
     return total

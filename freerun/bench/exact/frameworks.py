@@ -50,7 +50,7 @@ async def langgraph(access: Access, dice: random.Random) -> None:
     from langchain_openai import ChatOpenAI
     from langgraph.prebuilt import create_react_agent
 
-    model: Any = ChatOpenAI(model="policy", base_url=access.base_url, api_key=access.api_key, max_retries=0)  # type: ignore[arg-type]
+    model: Any = ChatOpenAI(model="policy", base_url=access.base_url, api_key=access.api_key, max_retries=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         agent: Any = create_react_agent(model, [tool(add)], prompt="Add.")

@@ -46,7 +46,7 @@ def responses_speaker(access: Access, dice: random.Random) -> Speak:
 def messages_speaker(access: Access, dice: random.Random) -> Speak:
     async def speak(messages: list[Json], tools: list[Json], **more: Any) -> Json:
         url = access.base_url.removesuffix("/v1")
-        patience = {"max_retries": 0} | _patience(more)
+        patience: Json = {"max_retries": 0} | _patience(more)
         async with anthropic.AsyncAnthropic(base_url=url, api_key=access.api_key, **patience) as client:
             given: Json = {"model": "policy", "max_tokens": 150, "messages": _blocks(messages)}
             given |= {"system": messages[0]["content"]} if messages[0]["role"] == "system" else {}

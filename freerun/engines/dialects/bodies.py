@@ -100,8 +100,10 @@ def _field_of(error: msgspec.ValidationError) -> str | None:
 def _object(body: bytes) -> dict[str, Any]:
     try:
         values = msgspec.json.decode(body)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Refused(f"the request's body is not JSON: {error}") from None
+    except RecursionError:
+        raise Refused("the request's body is nested too deeply") from None
     if not isinstance(values, dict):
         raise Refused("the request's body should be a JSON object")
     return values

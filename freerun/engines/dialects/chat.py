@@ -121,8 +121,10 @@ def _message(given: dict[str, Any]) -> Message:
 
 def _tool(tool: dict[str, Any]) -> Json:
     function = tool.get("function")
-    if tool.get("type", "function") != "function" or not isinstance(function, dict):
+    if tool.get("type", "function") != "function":
         raise Refused(f"a tool must be of type function, and one is {tool.get('type')}", "tools")
+    if not isinstance(function, dict):
+        raise Refused("every tool needs its function: {type: function, function: {name, parameters}}", "tools")
     if not isinstance(function.get("name"), str):
         raise Refused("every tool needs function.name", "tools")
     return tool

@@ -73,6 +73,7 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
     finally:
         working.cancel()
         gone.cancel()
+        await asyncio.wait((working, gone))  # it may have to tell an engine
 
 
 async def _until_gone(request: Request) -> None:

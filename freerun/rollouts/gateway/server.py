@@ -10,7 +10,7 @@ request.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from secrets import token_hex
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import uvicorn
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
@@ -39,6 +39,9 @@ POLICY, FIXED = "policy", "policy-fixed"
 _REMEMBERED = 10_000
 """Ended sessions whose late requests are told so."""
 _MOST_BYTES = 64 * 2**20
+_CLOSING_S = 1.0
+_METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+"""Taken in, so that those which a route does not have are refused in the dialect's shape."""
 
 
 class Gateway:
@@ -71,6 +74,7 @@ class Gateway:
             finally:
                 for session in list(gateway._sessions.values()):
                     session.close()
+                await _ended(server.server_state.tasks)
                 server.should_exit = server.force_exit = True
                 await serving
 
@@ -93,7 +97,10 @@ class Gateway:
 
     @property
     def app(self) -> Starlette:
-        return Starlette(routes=[Route("/{path:path}", self._answer, methods=["GET", "POST", "DELETE"])])
+        return Starlette(
+            routes=[Route("/{path:path}", self._answer, methods=_METHODS)],
+            exception_handlers={Exception: _failed},
+        )
 
     async def _answer(self, request: Request) -> Response:
         key, route = _key_and_route(request, self._sessions.keys() | self._ended.keys())
@@ -103,7 +110,7 @@ class Gateway:
         except Refused as error:
             body = dialect.refusal(str(error), error.status, error.param, error.code)
             return json(body, error.status)
-        except ClientGone:
+        except (ClientGone, ClientDisconnect, asyncio.CancelledError):  # the last: the gateway closes
             return Response(status_code=499)  # nobody reads it
 
     def _session(self, key: str) -> Session:
@@ -120,6 +127,8 @@ class Gateway:
             return _models(route)
         if route.startswith("responses/"):
             return _stored(request, session, route.removeprefix("responses/"))
+        if request.method != "POST":
+            raise Refused(f"{route!r} is asked with POST, not {request.method}", status=405)
         body = await _body(request)
         if route == "reward":
             return _reward(session, body)
@@ -178,6 +187,21 @@ def _key_and_route(request: Request, known: Any) -> tuple[str, str]:
 def _is_retry(request: Request) -> bool:
     """What the clients of OpenAI and Anthropic say when they ask again."""
     return request.headers.get("x-stainless-retry-count", "0") != "0"
+
+
+async def _ended(requests: Collection[asyncio.Task[None]]) -> None:
+    """Those of closed sessions end when the engine has been told; one that is still sending its body is cut off."""
+    for _ in range(2):
+        if requests:
+            _, left = await asyncio.wait(list(requests), timeout=_CLOSING_S)
+            for request in left:
+                request.cancel()
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    """A bug of ours. Its traceback goes to the log besides."""
+    said = f"the gateway failed, and the run's log says where: {type(error).__name__}: {error}"
+    return json(ChatDialect().refusal(said, 500), 500)
 
 
 async def _body(request: Request) -> bytes:

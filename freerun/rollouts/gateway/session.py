@@ -30,6 +30,9 @@ from freerun.rollouts.gateway.forks import Apart, ForkReason, overridden
 from freerun.rollouts.gateway.prompts import Opening, Prompt, Prompts, SessionRules
 from freerun.rollouts.gateway.turns import SampledTurn, samples_of
 
+_MOST_ANSWERS = 128
+"""To one request, as at OpenAI: each is a branch, and all are sampled at the same time."""
+
 
 class SessionEnded(Refused):
     def __init__(self) -> None:
@@ -202,6 +205,8 @@ class Session:
 
     def _sampling(self, request: ChatRequest, prompt_tokens: int) -> Sampling:
         """The run's, with the request's own ends."""
+        if request.n > _MOST_ANSWERS:
+            raise Refused(f"n is {request.n}, and at most {_MOST_ANSWERS}: ask several times", "n")
         most = self._most(prompt_tokens)
         if most < 1:
             self._ran_out = True
