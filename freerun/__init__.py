@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from freerun.engines.config import EngineConfig
     from freerun.engines.embedded.in_process import InProcessEngine
     from freerun.rewards.base import Judge, Judged, JudgedSample, JudgeReason
+    from freerun.rollouts.agents.session import AgentSession
     from freerun.rollouts.base import Rollout
     from freerun.rollouts.client import RolloutClient
     from freerun.rollouts.conversation import Conversation
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AgentSession",
     "Batch",
     "Client",
     "Completion",
@@ -80,6 +82,7 @@ _HOMES = {
     "freerun.engines.config": ("EngineConfig",),
     "freerun.engines.embedded.in_process": ("InProcessEngine",),
     "freerun.rewards.base": ("Judge", "Judged", "JudgedSample", "JudgeReason"),
+    "freerun.rollouts.agents.session": ("AgentSession",),
     "freerun.rollouts.base": ("Rollout",),
     "freerun.rollouts.client": ("RolloutClient",),
     "freerun.rollouts.conversation": ("Conversation",),

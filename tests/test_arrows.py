@@ -21,7 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rewards": {"sandbox", "machine"},
     "engines": {"models", "weights", "machine"},
     "train": {"models", "weights", "machine"},
-    "rollouts": {"engines", "machine", "rewards"},
+    "rollouts": {"engines", "rewards", "machine"},
     "control": {"train", "engines", "rollouts", "data", "rewards"},
     "config": {"control", "train", "engines", "rollouts", "data", "rewards", "models"},
     "plan": {"config", "train", "engines", "rewards", "models", "machine"},
@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "commands": {"run", "config", "control", "observe", "train", "engines", "weights", "data", "rewards"}
     | {"models", "sandbox", "machine"},
     "bench": {"commands", "run", "config", "control", "observe", "train", "engines", "rollouts", "data", "rewards"}
-    | {"models", "sandbox", "machine"},
+    | {"models", "sandbox", "machine", "weights"},
     "cli": {"bench", "commands", "run", "config", "machine"},
 }
 """Besides itself and core, which everybody may."""
@@ -47,7 +47,15 @@ HOMES = {
     "textarena": {"rollouts/environments/textarena.py"},
     "gymnasium": {"rollouts/environments/gymnasium.py"},
     "mcp": {"rollouts/mcp.py"},
-    "openai": {"rollouts/environments/verifiers_harness.py"},
+    "openai": {
+        "rollouts/environments/verifiers_harness.py",
+        *("bench/exact/clients.py", "bench/exact/speakers.py"),
+    },
+    "anthropic": {"bench/exact/clients.py", "bench/exact/speakers.py"},
+    **{
+        framework: {"bench/exact/frameworks.py"}
+        for framework in ("agents", "langchain_core", "langchain_openai", "langgraph", "pydantic_ai")
+    },
     "transformers": {"models/tokenizer.py", "bench/transformers_baseline.py"},
     "triton": {
         *("engines/embedded/kernels.py", "engines/embedded/sampling_kernels.py"),
@@ -58,7 +66,8 @@ HOMES = {
     "starlette": {
         *("rollouts/gateway/server.py", "bench/gateway.py"),
         *("engines/embedded/server.py", "engines/embedded/replies.py", "engines/embedded/routes.py"),
-        *("engines/embedded/middleware.py", "engines/embedded/openapi.py", "engines/embedded/openai/routes.py"),
+        *("engines/embedded/middleware.py", "engines/embedded/openapi.py", "engines/embedded/serving/routes.py"),
+        "engines/embedded/serving/service.py",
     },
     "uvicorn": {"engines/embedded/server.py", "rollouts/gateway/server.py"},
     "zmq": {"train/remote.py", "train/worker.py"},

@@ -20,7 +20,7 @@ from freerun.models.tiny import make_model
 NUMBERS = range(32, 100)
 """Whose products have four digits."""
 HELD_OUT, RL_TASKS, CONVERSATIONS = 128, 1_024, 3_400
-GUESSES, MISTYPES, MISREADS = 0.67, 0.2, 0.125
+GUESSES, MISTYPES, MISREADS = 0.75, 0.1, 0.08
 """How often the careless one does that."""
 CALL, CALLED = '{"name": "calculate", "arguments": {"expression": "', '"}}'
 MARKS = ("<user>", "<assistant>", "<tool>")

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
+from freerun.bench.figures import Figures, show
 from freerun.commands.judge import Answer, judge_all
 from freerun.core import DataError, Task
 from freerun.data.config import DataConfig
@@ -22,7 +22,6 @@ from freerun.rewards.numerals import last_number
 from freerun.rewards.service import JudgeService
 from freerun.sandbox.usage import usage_below
 
-Figures = dict[str, float]
 RightAndWrong = tuple[list[Answer], list[Answer]]
 
 HANG_EVERY = 20
@@ -87,7 +86,7 @@ async def bench_judge(
             measured["code"] = await _told_apart(service, *programs(answers // 10))
             if solved:
                 measured["HumanEval"] = await _told_apart(service, *solved)
-    _show(measured, console)
+    show(measured, console)
     print(json.dumps({"bench": "judge", "workers": workers, **measured}))
     return measured
 
@@ -224,13 +223,3 @@ def _number_of(reward: float | None, verdicts: Sequence[Verdict]) -> int:
 def _memory_mb() -> float:
     own = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return (own + usage_below(os.getpid()).memory_bytes) / 1e6
-
-
-def _show(measured: dict[str, Figures], console: Console) -> None:
-    table = Table("what", "figures", box=None, header_style="dim")
-    for what, figures in measured.items():
-        shown = [
-            f"{name} {value:,}" if isinstance(value, int) else f"{name} {value:,.4g}" for name, value in figures.items()
-        ]
-        table.add_row(what, ", ".join(shown))
-    console.print(table)

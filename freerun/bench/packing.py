@@ -1,9 +1,14 @@
-"""`freerun bench packing`: micro-batches of as many tokens as fit, against a fixed number of them."""
+"""`freerun bench packing`: micro-batches of as many tokens as fit, against a fixed number of them; and how often the
+tokens of agents' conversations are computed, against one sample a turn."""
 
 from dataclasses import dataclass
 
+from freerun.bench.conversations import AGENTS, counted, show_conversations
 from freerun.bench.trainer import bench_trainer, lengths_of, show
 from freerun.machine.gpus import visible_gpus
+
+CAPACITY = 32_768
+"""Tokens of a micro-batch of conversations. They are counted, not computed."""
 
 
 @dataclass(frozen=True)
@@ -29,4 +34,7 @@ def bench_packing(model: str | None, tokens: int | None, longest: int | None, st
     lengths = lengths_of("lognormal", tokens or work.tokens, longest or work.longest, work.mu)
     model = model or work.model
     measured = bench_trainer(model, lengths, None, recompute=False, compare="fixed", steps=steps)
-    show("packing", model, lengths, measured, json_only)
+    conversations = [counted(agents, CAPACITY) for agents in AGENTS]
+    if not json_only:
+        show_conversations(conversations, CAPACITY)
+    show("packing", model, lengths, measured, json_only, conversations={c.name: c.ratios for c in conversations})

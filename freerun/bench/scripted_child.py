@@ -164,9 +164,9 @@ class CheckingTrainer:
 
 
 async def run_engine(settings: Settings) -> None:
-    from freerun.engines.embedded.openai.tokenizer import Tokenizer
     from freerun.engines.embedded.served import ServedEngine
     from freerun.engines.embedded.server import serve_engine
+    from freerun.engines.embedded.serving.tokenizer import Tokenizer
     from freerun.engines.listening import Where, listen
 
     engine = cast(ServedEngine, ScriptedAnswers(settings.tokens))  # what the thread asks of one, it has

@@ -20,7 +20,7 @@ from freerun.machine.device import choose_device
 from freerun.models.shape import Shape
 from freerun.train.config import TrainConfig
 from freerun.train.learner import Learner
-from freerun.train.packing import Packed, pack
+from freerun.train.packing import Advantage, Packed, pack
 
 FIXED = 32
 """Micro-batches of the baseline, as in the paper."""
@@ -76,16 +76,25 @@ class FixedLearner(Learner):
     """The baseline: as many samples in each of 32 micro-batches, as they come."""
 
     def _packed(
-        self, indices: list[int], samples: Sequence[Sample], advantage: Sequence[float], weights: Sequence[float]
+        self, indices: list[int], samples: Sequence[Sample], advantage: Sequence[Advantage], weights: Sequence[float]
     ) -> Iterator[Packed]:
         size = -(-len(indices) // FIXED)
         for start in range(0, len(indices), size):
             chosen, count = indices[start : start + size], weights[start : start + size]
             together = [self._as_it_goes(samples, chosen, i) for i in chosen]
-            yield pack(together, [advantage[i] for i in chosen], count).to(self._device)
+            lengths = [len(sample.tokens) for sample in together]
+            by_token = [_padded(advantage[i], length) for i, length in zip(chosen, lengths, strict=True)]
+            yield pack(together, by_token, count).to(self._device)
 
     def _as_it_goes(self, samples: Sequence[Sample], chosen: list[int], index: int) -> Sample:
         return samples[index]
+
+
+def _padded(advantage: Advantage, length: int) -> Advantage:
+    """None for what was added behind the end."""
+    if isinstance(advantage, float):
+        return advantage
+    return (*advantage, (0.0, length - sum(count for _, count in advantage)))
 
 
 class PaddedLearner(FixedLearner):
@@ -151,8 +160,10 @@ def batch_of(shape: Shape, lengths: Sequence[int], version: int) -> Batch:
     return Batch(version, [Group(i, Task(str(i), "", []), pair, version) for i, pair in enumerate(pairs)])
 
 
-def show(bench: str, model: str, lengths: Sequence[int], measured: list[Measured], json_only: bool) -> None:
-    """The first against each of the others."""
+def show(
+    bench: str, model: str, lengths: Sequence[int], measured: list[Measured], json_only: bool, **more: Any
+) -> None:
+    """The first against each of the others; `more` is added to the JSON line."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} thread(s)"
     record = {
         "bench": bench, "model": model, "sequences": len(lengths), "tokens": sum(lengths), "longest": max(lengths),
@@ -171,4 +182,4 @@ def show(bench: str, model: str, lengths: Sequence[int], measured: list[Measured
         Console().print(table)
         for baseline, ratio in ratios.items():
             print(f"{ratio:.2f} times {baseline}")
-    print(json.dumps(record | {"runs": [asdict(m) for m in measured], "ratios": ratios}))
+    print(json.dumps(record | {"runs": [asdict(m) for m in measured], "ratios": ratios} | more))

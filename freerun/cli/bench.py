@@ -190,7 +190,8 @@ def bench_packing(
     """Does it pay to pack sequences of many lengths into passes of as many tokens as fit?
 
     The other way is the same number of sequences in each of 32 passes, with padding and without. All learn the same
-    from the same long-tailed sequences.
+    from the same long-tailed sequences. Then, for conversations of agents with turns, branches and members: how many
+    tokens are computed, with what they have in common once, and with one sample a turn.
     """
     from freerun.bench.engine import set_threads
     from freerun.bench.packing import bench_packing
@@ -280,6 +281,26 @@ def bench_gateway(
     run_to_end(bench_gateway(model, tokens, requests, json_only), lambda: "stopped")
 
 
+@bench.command("exact")
+def bench_exact(
+    requests: Annotated[int, typer.Option(help="Requests of agents, at least.", min=1)] = 10_000,
+    at_once: Annotated[int, typer.Option(help="Sessions at a time.", min=1)] = 24,
+    seed: Annotated[int, typer.Option(help="Of what the agents do.")] = 0,
+    json_only: JsonOnly = False,
+) -> None:
+    """Is every trained token the engine's own, whatever agents and their clients do?
+
+    Sessions of unmodified clients and frameworks (those of `pip install 'freerun[dev]'`), with forks, retries, hang-ups
+    and new weights all the time; each trained token's id, log-probability, version and context against the engine's own
+    record. Ends with code 1 if one is not.
+    """
+    from freerun.bench.exact.bench import bench_exact
+
+    found = run_to_end(bench_exact(requests, at_once, seed, json_only), lambda: "stopped")
+    if not found.is_exact:
+        raise typer.Exit(1)
+
+
 @bench.command("judge")
 def bench_judge(
     gsm8k: Annotated[
@@ -309,3 +330,19 @@ def bench_judge(
         run_to_end(bench_suites(suite, workers, json_only), lambda: "stopped")
         return
     run_to_end(bench_judge(gsm8k, humaneval, answers, many, workers, json_only), lambda: "stopped")
+
+
+@bench.command("sessions")
+def bench_sessions(
+    sessions: Annotated[int, typer.Option(help="Sessions to time, with and without hangs.", min=20)] = 1000,
+    at_once: Annotated[int, typer.Option(help="Sessions at a time, each in a process.", min=1)] = 200,
+    agent_s: Annotated[float, typer.Option(help="Seconds that an agent takes on average.", min=0.01)] = 1.0,
+    deadline_s: Annotated[float, typer.Option(help="Seconds after which one that hangs is killed.", min=0.1)] = 2.0,
+    trivial: Annotated[int, typer.Option(help="Sessions of an agent that does nothing.", min=20)] = 5000,
+    json_only: JsonOnly = False,
+) -> None:
+    """Agents' sessions a second, what hanging agents cost the others, and how soon after its deadline one is gone."""
+    from freerun.bench.sessions import Work, bench_sessions
+
+    work = Work(sessions, at_once, agent_s, deadline_s, trivial)
+    run_to_end(bench_sessions(work, json_only), lambda: "stopped")

@@ -39,12 +39,15 @@ def train(
 ) -> None:
     """Train a policy by reinforcement learning, generating and learning at the same time."""
     from freerun.commands.dry_run import describe
+    from freerun.run.agents import check_agent
     from freerun.run.prepare import prepare
     from freerun.run.start import Start, create_folder
 
     prepared = prepare(*_load(file, overrides))
     if dry_run:
-        print(describe(prepared))
+        described = describe(prepared)
+        run_to_end(check_agent(prepared), lambda: "stopped")
+        print(described)
         return
     _train(prepared, Start(create_folder(prepared)))
 

@@ -238,4 +238,5 @@ def _first_mistake(error: ValidationError) -> str:
     if first["type"] == "missing":
         return f"{where} is missing; set it in the file, or as {where}=VALUE on the command line"
     more = f" (and {len(error.errors()) - 1} more)" if len(error.errors()) > 1 else ""
-    return f"{where}: {message} (it is {first['input']!r}){more}" if where else message
+    found = "" if isinstance(first["input"], dict) else f" (it is {first['input']!r})"  # of a section, all of it is no help
+    return f"{where}: {message}{found}{more}" if where else message

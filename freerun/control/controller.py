@@ -180,7 +180,7 @@ async def answer(run: Run, admitted: OpenGroup) -> None:
     if len(group.members) < min(2, len(trajectories)):
         return discard(run, group.id, DropReason.JUDGE_FAILED)
     run.failed_in_a_row = 0
-    if run.config.drop_no_signal and len(set(group.rewards)) == 1:
+    if run.config.drop_no_signal and not group.has_signal:
         return pass_over(run, group)
     run.equal_in_a_row = 0
     return run.book.made_ready(group.id)

@@ -111,6 +111,17 @@ class Sample:
     def truncated(self) -> bool:
         return self.finish is FinishReason.LENGTH
 
+    @property
+    def turn_returns(self) -> list[float]:
+        """What was still to come of the rewards at each of its turns: trained tokens in a row that have one return. The
+        first token of all is predicted by nothing, and is not trained."""
+        returns = self.returns or ((self.reward or 0.0, len(self.tokens)),)
+        values = np.repeat([value for value, _ in returns], [count for _, count in returns])
+        trained, begins = self.loss_mask[1:], np.ones(max(len(self.tokens) - 1, 0), np.bool_)
+        begins[1:] = (values[2:] != values[1:-1]) | ~trained[:-1]
+        turns: list[float] = values[1:][begins & trained].tolist()
+        return turns
+
 
 def trained_by_version(samples: Iterable[Sample]) -> Counter[Version]:
     """How many tokens with a loss each version has."""
@@ -121,16 +132,25 @@ def trained_by_version(samples: Iterable[Sample]) -> Counter[Version]:
     return Counter(counts)
 
 
-def members_of(samples: Iterable[Sample]) -> list[list[Sample]]:
-    """The samples of one group by member. A sample that names none is a member by itself."""
-    members: list[list[Sample]] = []
-    places: dict[int, int] = {}
-    for sample in samples:
-        place = len(members) if sample.member is None else places.setdefault(sample.member, len(members))
-        if place == len(members):
+def member_places(samples: Iterable[Sample]) -> list[list[int]]:
+    """Where each member's samples are among the samples of one group. One that names no member is one by itself."""
+    members: list[list[int]] = []
+    known: dict[int, int] = {}
+    for place, sample in enumerate(samples):
+        member = len(members) if sample.member is None else known.setdefault(sample.member, len(members))
+        if member == len(members):
             members.append([])
-        members[place].append(sample)
+        members[member].append(place)
     return members
+
+
+def member_returns(branches: Sequence[Sample]) -> list[float]:
+    """What was still to come of a member's rewards at each of its turns. One number, its reward, where it was given
+    nothing on its way, and where none of its tokens is trained."""
+    turns: list[float] = []
+    if any(branch.returns is not None for branch in branches):
+        turns = [value for branch in branches for value in branch.turn_returns]
+    return turns or [branches[0].reward or 0.0]
 
 
 @dataclass(slots=True)
@@ -164,12 +184,20 @@ class Group:
     @property
     def members(self) -> list[list[Sample]]:
         """The samples of each member, in the order of the members' first ones."""
-        return members_of(self.samples)
+        return [[self.samples[place] for place in places] for places in member_places(self.samples)]
 
     @property
     def rewards(self) -> list[float]:
         """One for each member that has one."""
         return [reward for branches in self.members if (reward := branches[0].reward) is not None]
+
+    @property
+    def has_signal(self) -> bool:
+        """Whether its members can be told apart: rewards differ, or what they were given on their way does."""
+        members = self.members
+        if len(members) < 2:
+            return False
+        return len({value for branches in members for value in member_returns(branches)}) > 1
 
 
 @dataclass(slots=True)

@@ -302,8 +302,12 @@ class ForkedWorker:
     async def death(self) -> Died:
         """How it ended: ask when its socket is closed."""
         await self.end(dying=True)
-        code = self._exit_code
-        how = describe_exit(code) if code is not None else "ended with its forkserver"
+        if self._exit_code is not None:
+            how = describe_exit(self._exit_code)
+        else:
+            how = (
+                "closed its connection to us, and was killed" if self._forkserver.alive else "ended with its forkserver"
+            )
         return Died(how, await self._printed.last_words())
 
     async def end(self, dying: bool = False) -> None:

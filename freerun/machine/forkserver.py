@@ -201,7 +201,7 @@ def become_worker(
         os.dup2(errors, 1)
         os.dup2(errors, 2)
         os.close(errors)
-        random.seed()
+        seed_anew()
         nothing = os.open(os.devnull, os.O_RDWR)
         os.register_at_fork(
             after_in_child=lambda: os.dup2(nothing, connection)
@@ -217,10 +217,21 @@ def become_worker(
     except BrokenPipeError:
         pass  # whoever asked has left
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):
-                stream.flush()
+        flush_standard_streams()
         os._exit(code)  # not the forkserver's exit handlers
+
+
+def seed_anew() -> None:
+    """Or all workers would draw the same numbers."""
+    random.seed()
+    if (numpy_random := sys.modules.get("numpy.random")) is not None:
+        numpy_random.seed()
+
+
+def flush_standard_streams() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # the user's code may have closed or replaced them
+            stream.flush()
 
 
 def hide_standard_streams() -> None:

@@ -13,8 +13,9 @@ from freerun.core.trajectory import Trajectory
 from freerun.engines.base import Client
 from freerun.rollouts.agents.pool import AgentPool
 from freerun.rollouts.agents.spec import AgentResult, SessionFailure
+from freerun.rollouts.gateway.prompts import SessionRules
 from freerun.rollouts.gateway.server import Gateway
-from freerun.rollouts.gateway.session import Session, SessionRules
+from freerun.rollouts.gateway.session import Session
 from freerun.rollouts.said_once import SaidOnce
 
 TRIES = 2
@@ -32,10 +33,13 @@ class AgentRollout:
         group_size: int,
         deadline_s: float,
         note: Callable[[str], None] = lambda text: None,
+        at_a_time: int = 10**9,
     ) -> None:
+        """`at_a_time`: how many of the pool's processes it may have, where it shares them with another."""
         self._gateway, self._pool, self._rules = gateway, pool, rules
         self._group_size, self._deadline_s = group_size, deadline_s
         self._failed = SaidOnce(note, "your agent failed")
+        self._places = asyncio.Semaphore(at_a_time)
 
     async def __call__(self, task: Task, client: Client) -> list[Trajectory]:
         async with asyncio.TaskGroup() as group:
@@ -48,7 +52,8 @@ class AgentRollout:
             for attempt in range(TRIES):
                 with self._gateway.session(self._rules, client, f"{member}/{attempt}") as session:
                     access = self._gateway.access(session, member, attempt)
-                    result = _checked(await self._pool.run(task, access, self._deadline_s), session)
+                    async with self._places:
+                        result = _checked(await self._pool.run(task, access, self._deadline_s), session)
                 session.report.failures = failures
                 if result.failure is None:
                     return session.trajectory(result.reward)

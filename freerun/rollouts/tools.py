@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 from freerun.core import ConfigError, Task
 from freerun.core.task import Message
-from freerun.rollouts.agents.spec import AgentSpec
 from freerun.rollouts.environments.base import Session, opening, refuse_unknown
 from freerun.rollouts.functions import function_tool
 from freerun.rollouts.mcp import connect
@@ -33,12 +32,6 @@ class Tool(Protocol):
     async def __call__(self, arguments: dict[str, Any]) -> str: ...
 
 
-def tools_agent(tools: Sequence[Mapping[str, Any]], max_turns: int) -> AgentSpec:
-    """What runs for `rollout.kind: tools`."""
-    options = {"tools": [dict(tool) for tool in tools], "max_turns": max_turns}
-    return AgentSpec("freerun.rollouts.tools:run", "the agent with rollout.tools", options)
-
-
 async def run(task: Task, session: Session, tools: Sequence[Mapping[str, Any]], max_turns: int) -> None:
     async with opened(tools) as at_hand:
         schemas, conversation = [schema_of(tool, name) for name, tool in at_hand.items()], opening(task)
@@ -51,7 +44,7 @@ async def run(task: Task, session: Session, tools: Sequence[Mapping[str, Any]], 
             conversation += [answer, *results]
 
 
-def check(tools: Sequence[Mapping[str, Any]]) -> None:
+def check(tools: Sequence[Mapping[str, Any]], max_turns: int) -> None:
     """Start every server once, import every function; whatever is wrong is a ConfigError of one line."""
 
     async def open_and_close() -> None:

@@ -9,9 +9,10 @@ from freerun.engines.base import Sampling
 from freerun.engines.dialects.answers import AnswerReading
 from freerun.plan.lengths import context_tokens
 from freerun.rollouts.agent import AgentRollout
+from freerun.rollouts.agents.load import check_imports
 from freerun.rollouts.agents.pool import AgentPool
+from freerun.rollouts.gateway.prompts import SessionRules
 from freerun.rollouts.gateway.server import Gateway
-from freerun.rollouts.gateway.session import SessionRules
 from freerun.rollouts.gateway.template import Template
 from freerun.run.prepare import Prepared
 
@@ -25,8 +26,13 @@ class AgentServices:
     pool: AgentPool
 
     def rollout(
-        self, sampling: Sampling, group_size: int, note: Callable[[str], None] = lambda text: None
+        self,
+        sampling: Sampling,
+        group_size: int,
+        note: Callable[[str], None] = lambda text: None,
+        beside: bool = False,
     ) -> AgentRollout:
+        """`beside`: for an evaluation, which training must not wait for: it has a quarter of the processes."""
         prepared, config = self.prepared, self.prepared.config.rollout
         rules = SessionRules(
             Template(prepared.tokenizer),
@@ -36,7 +42,14 @@ class AgentServices:
             context_tokens(prepared.config, prepared.shape),
             keeps_sampled=config.history == "sampled",
         )
-        return AgentRollout(self.gateway, self.pool, rules, group_size, config.deadline_s, note)
+        at_a_time = max(config.max_sessions // 4, 1) if beside else config.max_sessions
+        return AgentRollout(self.gateway, self.pool, rules, group_size, config.deadline_s, note, at_a_time)
+
+
+async def check_agent(prepared: Prepared) -> None:
+    """Import the agent's code as the run would, in a process of its own. ConfigError if that fails."""
+    if prepared.agent is not None:
+        await check_imports(prepared.agent)
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ from freerun.core.observer import Observer
 from freerun.core.records import StepRecord
 from freerun.core.reports import Evaluation
 from freerun.core.state import RunState
-from freerun.engines.base import Engine, Sampling
+from freerun.engines.base import Engine
 from freerun.engines.http import HttpEngine
 from freerun.machine.garbage import freeze_heap
 from freerun.machine.processes import Processes
@@ -196,25 +196,22 @@ def rollout_of(
     prepared: Prepared, note: Callable[[str], None] = lambda text: None, agents: AgentServices | None = None
 ) -> GroupRollout:
     config = prepared.config.rollout
-    return _rollout(prepared, agents, config.sampling(), config.group_size, note)
-
-
-def _rollout(
-    prepared: Prepared,
-    agents: AgentServices | None,
-    sampling: Sampling,
-    group_size: int,
-    note: Callable[[str], None] = lambda text: None,
-) -> GroupRollout:
     if agents:
-        return agents.rollout(sampling, group_size, note)
-    return make_rollout(prepared.rollout, prepared.tokenizer, prepared.text, sampling, group_size, note)
+        return agents.rollout(config.sampling(), config.group_size, note)
+    return make_rollout(prepared.rollout, prepared.tokenizer, prepared.text, config.sampling(), config.group_size, note)
 
 
-def _evaluator(prepared: Prepared, judge: JudgeService, engine: HttpEngine, agents: AgentServices | None) -> Evaluator:
+def _evaluator(
+    prepared: Prepared, judge: JudgeService, engine: HttpEngine, agents: AgentServices | None, beside: bool = True
+) -> Evaluator:
+    """`beside`: while training goes on."""
     config = prepared.config
-    sampling = config.rollout.sampling(temperature=config.evaluate.temperature)
-    rollout = _rollout(prepared, agents, sampling, config.evaluate.samples)
+    sampling, samples = config.rollout.sampling(temperature=config.evaluate.temperature), config.evaluate.samples
+    rollout: GroupRollout
+    if agents:
+        rollout = agents.rollout(sampling, samples, beside=beside)
+    else:
+        rollout = make_rollout(prepared.rollout, prepared.tokenizer, prepared.text, sampling, samples)
     return Evaluator(prepared.held_out, rollout, judge, engine, config.evaluate.pass_reward, config.seed)
 
 
@@ -230,4 +227,4 @@ async def evaluate(prepared: Prepared, progress: Callable[[], None]) -> Evaluati
         starter = Starter(prepared.config, plan, processes, environments)
         engine = await stack.enter_async_context(HttpEngine(await starter.engine(plan.engines[0]), starter.key))
         async with background(processes.watch()):
-            return await _evaluator(prepared, judge, engine, agents).evaluate(progress)
+            return await _evaluator(prepared, judge, engine, agents, beside=False).evaluate(progress)

@@ -1,6 +1,6 @@
 """How the losses of tokens become the loss of a minibatch: Σ weight · loss.
 
-The weights come from the lengths of all sequences of the minibatch, so that the result does not depend on how it was
+The weights come from the lengths of all members of the minibatch, so that the result does not depend on how it was
 cut into micro-batches. Importable without torch.
 """
 
@@ -8,11 +8,12 @@ from collections.abc import Sequence
 
 
 def sequence_weights(trained: Sequence[int], average: str, longest: int) -> list[float]:
-    """The weight of each token of each sequence; `trained[s]` is how many trained tokens sequence s has, at least one.
+    """The weight of each token of each member; `trained[m]` is how many trained tokens member m has in all its branches
+    together, at least one.
 
     token:     1 / Σ trained         every token counts the same         (DAPO, decoupled PPO)
-    sequence:  1 / (S · trained[s])  every answer counts the same, so a long answer's tokens count less      (GRPO)
-    constant:  1 / (S · longest)     as token, but the same for every minibatch: a step of short answers is a small
+    sequence:  1 / (M · trained[m])  every answer counts the same, so a long answer's tokens count less      (GRPO)
+    constant:  1 / (M · longest)     as token, but the same for every minibatch: a step of short answers is a small
                                      step; `longest` is the most tokens an answer may have      (Dr.GRPO)
     """
     if average == "token":

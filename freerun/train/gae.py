@@ -23,8 +23,8 @@ def gae(
     lam: float = 1.0,
     token_rewards_A: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Advantages and returns. `rewards_S` comes with each sequence's last token; `token_rewards_A`, a penalty for
-    parting from a reference, is added to it token by token."""
+    """Advantages and returns. `rewards_S` comes with each sequence's last token; `token_rewards_A`, rewards of
+    turns and a penalty for parting from a reference, is added to it token by token."""
     same_A = torch.zeros_like(sequence_A, dtype=torch.bool)
     same_A[:-1] = sequence_A[1:] == sequence_A[:-1]
     rewards_A = torch.where(same_A, 0.0, rewards_S.to(values_A.dtype)[sequence_A])

@@ -22,7 +22,7 @@ from freerun.core.reports import StepResult
 from freerun.machine.device import choose_device
 from freerun.models.checkpoint import load_decoder, save_tensors
 from freerun.models.decoder import Decoder
-from freerun.train.advantages import advantages, overlong_penalty
+from freerun.train.advantages import overlong_penalty
 from freerun.train.average import sequence_weights
 from freerun.train.budget import Passes, micro_batch_budget
 from freerun.train.config import TrainConfig
@@ -33,9 +33,11 @@ from freerun.train.gae import value_loss
 from freerun.train.kl import kl_estimate
 from freerun.train.lora import attach, save_adapter
 from freerun.train.losses import find_objective
+from freerun.train.members import Added, Member, by_sample, compared, members_in, returned, trained_in, weights_of
 from freerun.train.models import CriticModel, PolicyModel
 from freerun.train.objective import Tokens, sequence_sum
-from freerun.train.packing import Packed, bundles, dealt, num_trained, pack, untrained, within
+from freerun.train.packing import Advantage, Packed, num_trained, pack, shared_out, untrained, within
+from freerun.train.prefixes import distinct_tokens
 from freerun.train.proximal import proximal_logprobs
 from freerun.train.ranks import ALONE, Ranks
 from freerun.train.speed import Phases, Speed
@@ -107,7 +109,7 @@ class Learner:
 
     def _begin(self, batch: Batch) -> "Begun":
         """As far as it may be tried again: until the first minibatch has its gradient, nothing is learned."""
-        phases, speed = Phases(), Speed(self._shape, self._device, self._ranks.size)
+        phases, speed = Phases(), Speed(self._shape, self._device)
         diagnostics = Diagnostics(self.version, self._ranks)
         plan = self._plan(batch)
         self._before_the_step(plan, batch, diagnostics)
@@ -124,10 +126,10 @@ class Learner:
             self._optimize(self._backward(minibatch, diagnostics), diagnostics)
         phases.end("learn")
         self.version, self.savable = self.version + 1, True
-        computed = sum(len(micro.tokens_T) for minibatch in begun.plan for micro in minibatch)
         result = diagnostics.result()
         self._entropy = result.get("entropy", self._entropy)
-        metrics = result | begun.speed.of([s.tokens for s in batch.samples], computed, phases.ended)
+        metrics = result | self._tokens_once(begun.plan, batch)
+        metrics |= begun.speed.of(sum(len(s.tokens) for s in batch.samples), begun.micros, phases.ended)
         warnings = self._passes.take_notes() + self._health.warnings(metrics)
         return StepResult(self.version, metrics, phases.ended, warnings)
 
@@ -193,33 +195,36 @@ class Learner:
     def _lr(self) -> float:
         return self._config.lr_at(self.version)
 
+    def _tokens_once(self, plan: list[list[Packed]], batch: Batch) -> dict[str, float]:
+        """How many tokens all ranks computed in a pass over the plan, and how many different ones it has."""
+        mine = torch.tensor(float(sum(len(micro.tokens_T) for minibatch in plan for micro in minibatch)))
+        computed = self._ranks.sum(mine.to(self._device)).item()
+        learned = trained_in(batch.groups, self._config.skip_truncated)
+        different = distinct_tokens([sample for member in learned for sample in member.samples])
+        return {"computed_tokens": computed, "distinct_tokens": float(different)}
+
     def _plan(self, batch: Batch) -> list[list[Packed]]:
-        """The batch in shuffled, near-equal minibatches, each of them as this rank's micro-batches. Samples without a
-        trained token take part in none."""
-        samples, skip_truncated = batch.samples, self._config.skip_truncated
+        """The batch in shuffled minibatches of near-equally many members, each of them as this rank's micro-batches. A
+        member is in one of them with all its branches."""
         advantage = self._advantages(batch)
-        order = [i for i, s in enumerate(samples) if num_trained(s) and not (skip_truncated and s.truncated)]
+        order = trained_in(batch.groups, self._config.skip_truncated)
         count = min(self._config.minibatches, len(order))
         if count > 1:
             random.Random(f"{self._seed}/{self.version}").shuffle(order)
         plan = []
-        for indices in (sorted(order[share::count]) for share in range(count)):
-            trained = [num_trained(samples[i]) for i in indices]
-            weights = sequence_weights(trained, self._config.average, self._longest or max(trained))
-            plan.append(list(self._packed(indices, samples, advantage, weights)))
+        for members in (order[share::count] for share in range(count)):
+            weights = weights_of(members, self._config.average, self._longest)
+            indices = sorted(weights)
+            plan.append(list(self._packed(indices, batch.samples, advantage, [weights[i] for i in indices])))
         return plan
 
     def _packed(
-        self, indices: list[int], samples: Sequence[Sample], advantage: Sequence[float], weights: Sequence[float]
+        self, indices: list[int], samples: Sequence[Sample], advantage: Sequence[Advantage], weights: Sequence[float]
     ) -> Iterator[Packed]:
         """This rank's micro-batches of those samples; `weights` go with `indices`, `advantage` with `samples`. One that
         is empty, so that all ranks have as many, is a short sample of which no token is trained."""
-        ranks, capacity = self._ranks.size, self._passes.tokens
         among = [samples[i] for i in indices]
-        share = -(-sum(len(sample.tokens) for sample in among) // ranks)
-        together = bundles(among, min(capacity, share))
-        for micro in dealt([bundle.load for bundle in together], capacity, ranks)[self._ranks.rank]:
-            places = [place for i in micro for place in together[i].samples]
+        for places in shared_out(among, self._passes.tokens, self._ranks.size)[self._ranks.rank]:
             if places:
                 counts = [weights[place] for place in places]
                 packed = pack([among[place] for place in places], [advantage[indices[p]] for p in places], counts)
@@ -227,13 +232,14 @@ class Learner:
                 packed = pack([untrained(min(among, key=lambda sample: len(sample.tokens)))])
             yield packed.to(self._device)
 
-    def _advantages(self, batch: Batch) -> list[float]:
-        """One a sample; where they are by token, the reward: see `estimate.py`."""
-        rewards = self._rewards(batch.samples)
+    def _advantages(self, batch: Batch) -> Sequence[Advantage]:
+        """Of each sample by token; where a critic or a penalty has a part in them, what is still to come of the
+        rewards: see `estimate.py`."""
+        members = members_in(batch.groups)
+        added = self._added(batch.samples, members)
         if self._by_token:
-            return rewards
-        groups = [group.id for group in batch.groups for _ in group.samples]
-        return advantages(rewards, groups, self._config.advantages)
+            return by_sample(members, returned(members, added))
+        return by_sample(members, compared(members, added, self._config.advantages))
 
     @property
     def _by_token(self) -> bool:
@@ -246,15 +252,16 @@ class Learner:
         """Whether parting from the reference is taken from the reward."""
         return self._reference is not None and self._config.kl.apply_to == "reward"
 
-    def _rewards(self, samples: Sequence[Sample]) -> list[float]:
-        """As judged, less what long answers cost, and what parting from the reference does if that is by answer."""
+    def _added(self, samples: Sequence[Sample], members: Sequence[Member]) -> list[Added]:
+        """To each member's reward: what being long costs, and what parting from the reference does if that is by
+        member."""
         last = int(self._longest * self._config.overlong_share)
-        rewards = [
-            (sample.reward or 0.0) + overlong_penalty(sample.num_sampled, self._longest, last) for sample in samples
-        ]
+        penalties = [overlong_penalty(member.num_sampled, self._longest, last) for member in members]
         if not self._penalises or self._by_token:
-            return rewards
-        return [reward - cost for reward, cost in zip(rewards, self._kl_costs(samples), strict=True)]
+            return [Added(penalty) for penalty in penalties]
+        costs = self._kl_costs(samples)
+        by_member = (sum(costs[place] for place in member.places) for member in members)
+        return [Added(penalty, cost) for penalty, cost in zip(penalties, by_member, strict=True)]
 
     @torch.no_grad()
     def _kl_costs(self, samples: Sequence[Sample]) -> list[float]:
@@ -327,8 +334,8 @@ class Learner:
         before_A = micro.proximal_A if diagnostics.has_learned else policy_A.detach()
         if before_A is not None:
             diagnostics.drift(before_A, micro.behavior_A, tokens.staleness_A)
-        kept = (micro.weights_A * correction.kept_A).sum()
-        return torch.stack([kept, micro.weights_A.sum(), total.detach()]).double()
+        weights_A = micro.weights_A.double()  # summed so that it does not matter how the minibatch was cut
+        return torch.stack([(weights_A * correction.kept_A).sum(), weights_A.sum(), total.detach().double()])
 
     def _tokens(self, micro: Packed, policy_A: Tensor) -> Tokens:
         staleness_A = self.version - micro.versions_A
@@ -391,3 +398,7 @@ class Begun:
     diagnostics: Diagnostics
     phases: Phases
     speed: Speed
+
+    @property
+    def micros(self) -> list[Packed]:
+        return [micro for minibatch in self.plan for micro in minibatch]

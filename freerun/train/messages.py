@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from freerun.core import Batch, FinishReason, Group, Sample, Task, TrainerError
-from freerun.core.nouns import VersionRuns
+from freerun.core.nouns import Returns, VersionRuns
 from freerun.train.protocol import METHODS, BatchHead
 
 AT_ONCE = 4
@@ -33,6 +33,8 @@ class SamplesHeader(msgspec.Struct, array_like=True):
     finishes: list[FinishReason]
     rewards: list[float | None]
     runs: list[tuple[tuple[int, int], ...]]
+    members: list[int | None]
+    returns: list[Returns | None]
 
 
 def opening(number: int, method: str, argument: Any, num_messages: int) -> list[bytes]:
@@ -55,6 +57,8 @@ def samples_message(samples: Sequence[Sample]) -> list[bytes | memoryview]:
         [sample.finish for sample in samples],
         [sample.reward for sample in samples],
         [sample.versions.runs for sample in samples],
+        [sample.member for sample in samples],
+        [sample.returns for sample in samples],
     )
     total = sum(lengths)
     buffer = np.empty(9 * total, np.uint8)
@@ -84,9 +88,14 @@ def samples_of(header: memoryview, buffer: memoryview) -> list[Sample]:
         head.finishes,
         strict=True,
     )
-    samples = [Sample(*parts, reward=reward) for parts, reward in zip(by_sample, head.rewards, strict=True)]
+    rewarded = zip(by_sample, head.rewards, head.members, head.returns, strict=True)
+    samples = [
+        Sample(*parts, reward=reward, member=member, returns=returns) for parts, reward, member, returns in rewarded
+    ]
     if any(len(sample.versions) != len(sample.tokens) for sample in samples):
         raise TrainerError("a sample came with versions for more or fewer tokens than it has")
+    if any(sample.returns and sum(n for _, n in sample.returns) != len(sample.tokens) for sample in samples):
+        raise TrainerError("a sample came with returns for more or fewer tokens than it has")
     return samples
 
 

@@ -1,6 +1,6 @@
-"""Sequences into padding-free micro-batches. Answers to the same prompt that go together have it once.
+"""Sequences into padding-free micro-batches. What several of them begin with is there once (`prefixes.py`).
 
-Shapes: S sequences; T their tokens in a row, without prompts that are there already; A trained tokens (those with a
+Shapes: S sequences; T their tokens in a row, without those that are there already; A trained tokens (those with a
 loss).
 """
 
@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from freerun.core import Sample
-from freerun.core.nouns import Tokens
+from freerun.core.nouns import Returns
+from freerun.train.prefixes import bundles, distinct_tokens, first_trained, shared_ranges
 
 
 def micro_batches(lengths: Sequence[int], capacity: int, multiple: int = 1) -> list[list[int]]:
@@ -100,37 +101,23 @@ def dealt(lengths: Sequence[int], capacity: int, ranks: int) -> list[list[list[i
     return [batches[rank::ranks] for rank in range(ranks)]
 
 
-@dataclass(slots=True)
-class Bundle:
-    """Samples with the same prompt, which should stay together: it is computed once for all of them."""
+def shared_out(samples: Sequence[Sample], capacity: int, ranks: int = 1) -> list[list[list[int]]]:
+    """For each rank its micro-batches of samples, those that have much in common together. Within a micro-batch they
+    are in the order in which they share most: who trains a token before those who are only given it.
 
-    samples: list[int]
-    load: int
-    """What it takes of a micro-batch's capacity, in tokens. Who shares a prompt still has its keys and values to
-    himself while he looks at them: each of its tokens counts a quarter."""
-
-
-def bundles(samples: Sequence[Sample], capacity: int) -> list[Bundle]:
-    """As many samples together as an eighth of a micro-batch holds, so that bundles still fill micro-batches evenly."""
-    result: list[Bundle] = []
-    growing: dict[bytes, Bundle] = {}
-    for index, sample in enumerate(samples):
-        prompt, length = prompt_of(sample), len(sample.tokens)
-        more = length - len(prompt) * 3 // 4
-        key = prompt.tobytes()
-        bundle = growing.get(key)
-        if bundle and key and 8 * (bundle.load + more) <= capacity:
-            bundle.samples.append(index)
-            bundle.load += more
-        else:
-            growing[key] = Bundle([index], length)
-            result.append(growing[key])
+    One rank need not be even. Several wait for each other, so that no bundle is more than a quarter of a rank's share.
+    """
+    share = -(-distinct_tokens(samples) // (4 * ranks)) if ranks > 1 else capacity
+    together = bundles(samples, min(capacity, share))
+    shares = dealt([bundle.load for bundle in together], capacity, ranks)
+    result = [[[place for i in micro for place in together[i].samples] for micro in mine] for mine in shares]
+    for places in (places for mine in result for places in mine):
+        places.sort(key=lambda place: first_trained(samples[place]))
     return result
 
 
-def prompt_of(sample: Sample) -> Tokens:
-    """What comes before the first token with a loss; nothing, where there is none."""
-    return sample.tokens[: sample.loss_mask.argmax()] if sample.loss_mask.any() else sample.tokens[:0]
+Advantage = float | Returns
+"""Of a sequence: of all its tokens, or by token as runs."""
 
 
 @dataclass(slots=True)
@@ -141,8 +128,8 @@ class Packed:
     positions_T: Tensor
     lengths: list[int]
     """Tokens that each sequence has among these, its prefix aside."""
-    prefixes: list[range]
-    """Where the tokens before them are: empty, or the prompt of an earlier sequence with the same one."""
+    prefixes: list[list[range]]
+    """Where the tokens before them are: rows of earlier sequences that begin alike."""
     rows_A: Tensor
     targets_A: Tensor
     behavior_A: Tensor
@@ -179,14 +166,15 @@ class Packed:
 
 
 def pack(
-    samples: Sequence[Sample], advantages: Sequence[float] | None = None, weights: Sequence[float] | None = None
+    samples: Sequence[Sample], advantages: Sequence[Advantage] | None = None, weights: Sequence[float] | None = None
 ) -> Packed:
     """A token at position p of its sequence is predicted by p − 1; the first token of a sequence has no prediction.
 
-    Advantage and weight are those of each token of a sequence; without them, 0 and 1.
+    A weight is that of each token of a sequence. Without advantages and weights they are 0 and 1. Samples share most
+    when they come in the order of their first trained tokens.
     """
-    prefixes = _shared(samples)
-    skipped = [len(prefix) for prefix in prefixes]
+    prefixes = shared_ranges(samples)
+    skipped = [sum(map(len, prefix)) for prefix in prefixes]
     lengths_S = np.array([len(sample.tokens) - skip for sample, skip in zip(samples, skipped, strict=True)])
 
     def own(by_token: Iterable[np.ndarray]) -> np.ndarray:
@@ -197,16 +185,16 @@ def pack(
     positions_T = place_T + np.array(skipped)[sequence_T]
     at_A = np.flatnonzero(own(sample.loss_mask for sample in samples) & (positions_T > 0))
     of_A = sequence_T[at_A]
-    prompt_ends_S = np.array([prefix[-1] if prefix else 0 for prefix in prefixes])
+    prefix_ends_S = np.array([prefix[-1][-1] if prefix else 0 for prefix in prefixes])
     tokens_T = own(sample.tokens for sample in samples).astype(np.int64)
     arrays = {
         "tokens_T": tokens_T,
         "positions_T": positions_T,
-        # the first token with a loss is predicted by the prompt's last, wherever that is
-        "rows_A": np.where(place_T[at_A] > 0, at_A - 1, prompt_ends_S[of_A]),
+        # the first token with a loss is predicted by the prefix's last, wherever that is
+        "rows_A": np.where(place_T[at_A] > 0, at_A - 1, prefix_ends_S[of_A]),
         "targets_A": tokens_T[at_A],
         "behavior_A": own(sample.behavior_logprobs for sample in samples)[at_A],
-        "advantages_A": np.array(advantages or [0.0] * len(samples), np.float32)[of_A],
+        "advantages_A": own(map(_by_token, advantages or [0.0] * len(samples), samples))[at_A],
         "versions_A": own(sample.versions.by_token() for sample in samples)[at_A],
         "sequence_A": of_A,
         "weights_A": np.array(weights or [1.0] * len(samples), np.float32)[of_A],
@@ -215,19 +203,9 @@ def pack(
     return Packed(lengths=lengths_S.tolist(), prefixes=prefixes, **tensors)
 
 
-def _shared(samples: Sequence[Sample]) -> list[range]:
-    """For each sample, where an earlier one has the same prompt among the tokens of all; empty where none has."""
-    prefixes: list[range] = []
-    prompts: dict[bytes, range] = {}
-    start = 0
-    for sample in samples:
-        prompt = prompt_of(sample)
-        key = prompt.tobytes()
-        prefix = prompts.get(key, range(0))
-        prompts.setdefault(key, range(start, start + len(prompt)))
-        prefixes.append(prefix)
-        start += len(sample.tokens) - len(prefix)
-    return prefixes
+def _by_token(advantage: Advantage, sample: Sample) -> np.ndarray:
+    runs = ((advantage, len(sample.tokens)),) if isinstance(advantage, float | int) else advantage
+    return np.repeat(np.array([value for value, _ in runs], np.float32), [count for _, count in runs])
 
 
 def num_trained(sample: Sample) -> int:

@@ -77,6 +77,10 @@ def test_packing_compares_micro_batches() -> None:
     assert "times 32 micro-batches, padded" in printed
     assert record["bench"] == "packing"
     assert record["ratios"].keys() == {"32 micro-batches", "32 micro-batches, padded"}
+    assert "conversations: tokens of a pass" in printed
+    for ratios in record["conversations"].values():
+        assert 1 <= ratios["computed"] <= 1.1
+        assert ratios["by_turn"] > 3
 
 
 def test_mps_compares_sharing_with_turns() -> None:

@@ -91,6 +91,25 @@ def test_a_dry_run_prints_the_plan_and_starts_nothing(
     assert not (run_yaml.parent / "runs").exists()
 
 
+def test_a_dry_run_finds_what_is_wrong_with_an_agent(
+    run_yaml: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tokenizer,) = run_yaml.parent.rglob("tokenizer_config.json")
+    template = "{% for message in messages %}{{ message['content'] }}>{% endfor %}"
+    tokenizer.write_text(json.dumps(json.loads(tokenizer.read_text()) | {"chat_template": template}))
+    for source, told in (
+        ("async def run(task, session): pass", None),
+        ("import nothing_here\nasync def run(task, session): pass", "install nothing_here"),
+        ("def run(task, session): pass", "run is not async"),
+    ):
+        (run_yaml.parent / "mine.py").write_text(source)
+        agent = f"rollout.agent={run_yaml.parent}/mine.py:run"
+        code, said = freerun("train", run_yaml, "--dry-run", agent, monkeypatch=monkeypatch, capsys=capsys)
+        assert code == (2 if told else 0), said
+        assert (told or "samples a step") in said
+        assert told is None or said.count("\n") == 1
+
+
 def test_tasks_that_are_trained_and_evaluated_on_are_told(
     run_yaml: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -99,3 +99,34 @@ async def test_it_comes_with_the_completion_and_with_the_figures() -> None:
     assert (first, second) == ([0, 0], [16, 16])
     stats = await on.stats()
     assert (stats.prompt_tokens, stats.reused_tokens) == (34, 16)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_prompt_that_many_ask_at_the_same_time_is_read_once(ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the members of a group do, each with a session of its own. What each answers does not change by it."""
+    if ahead:
+        monkeypatch.setattr("freerun.engines.embedded.engine.CpuRunner", AheadCpuRunner)
+    shared = [2 + i % 40 for i in range(100)]
+    prompts = {f"{member}": [*shared, *range(2, 6 + member)] for member in range(6)}
+    alone = {id: ask(engine(), prompt)[0].tokens for id, prompt in prompts.items()}
+    e = engine()
+    for id, prompt in prompts.items():
+        e.submit(id, prompt, SAMPLING, 1)
+    done = run(e)
+    assert {id: done[id, 0].tokens for id in prompts} == alone
+    assert e.reused_tokens == 5 * full_blocks(len(shared))
+
+
+def test_nobody_waits_for_a_reader_that_is_gone() -> None:
+    e = engine()
+    shared = [2 + i % 40 for i in range(3000)]
+    e.submit("first", shared[:400], SAMPLING, 1)
+    e.submit("second", shared[:401], SAMPLING, 1)
+    e.step()
+    e.cancel("first")
+    assert len(run(e)["second", 0].tokens) == SAMPLING.max_new_tokens
+    e.submit("third", shared[100:400], SAMPLING, 1)
+    e.submit("fourth", shared[100:400], SAMPLING, 1)
+    e.step()
+    e.update_weights(1, dict(tiny_decoder(4).named_parameters()))
+    assert {id for id, _ in run(e)} == {"third", "fourth"}

@@ -30,11 +30,9 @@ from freerun.engines.base import Sampling
 from freerun.engines.config import EngineConfig
 from freerun.engines.dialects.bodies import StreamOptions
 from freerun.engines.dialects.text import AnswerText
-from freerun.engines.embedded.openai.answers import CompletionFormat, Reply
-from freerun.engines.embedded.openai.requests import CompletionBody
-from freerun.engines.embedded.openai.routes import Answers, stream_of
-from freerun.engines.embedded.openai.tokenizer import Tokenizer
 from freerun.engines.embedded.pending import AnswerPart, AnswerRequest, PendingAnswers
+from freerun.engines.embedded.serving.completions import Answers, CompletionBody, Reply, stream_of
+from freerun.engines.embedded.serving.tokenizer import Tokenizer
 from tests.tiny import tiny_folder
 
 KEY = "a secret"
@@ -199,6 +197,17 @@ def test_streamed_chat(served: Served) -> None:
         assert parts[-1].finish_reason == "length"
 
 
+def test_a_prompt_that_is_in_the_cache_is_said_to_be(served: Served) -> None:
+    question = "what is in the cache " * 4
+    first, again = served.chat(question), served.chat(question)
+    assert first.usage.prompt_tokens_details.cached_tokens == 0
+    assert again.usage.prompt_tokens_details.cached_tokens == len(f"user {question}.>") // 16 * 16
+    body = {"messages": [{"role": "user", "content": question}], "max_tokens": 1}
+    usage = json.loads(served.call("POST", "/v1/messages", json.dumps(body).encode())[1])["usage"]
+    assert usage["cache_read_input_tokens"] == again.usage.prompt_tokens_details.cached_tokens
+    assert usage["input_tokens"] + usage["cache_read_input_tokens"] == again.usage.prompt_tokens
+
+
 def test_tools_and_their_calls_go_through_the_template(served: Served) -> None:
     assert served.chat(tools=[TOOL]).usage.prompt_tokens == len("user hi.weather?>")
     assert served.chat(tools=[TOOL], tool_choice="none").usage.prompt_tokens == len("user hi.>")
@@ -255,7 +264,8 @@ def test_other_refusals(served: Served) -> None:
         ({"messages": []}, "messages is empty"),
         ({"messages": [{"role": "user", "content": "bad"}]}, "template refuses"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "text only"),
-        ({"tool_choice": "required"}, "tool_choice must"),
+        ({"tool_choice": "often"}, "tool_choice must"),
+        ({"tool_choice": "required"}, "there are no tools"),
         ({"response_format": {"type": "json_object"}}, "response_format is not supported"),
     ):
         with pytest.raises(openai.BadRequestError, match=says):
@@ -391,6 +401,8 @@ def test_the_schema_says_what_every_route_takes(served: Served) -> None:
     for path, name, field in (
         ("/v1/completions", "CompletionBody", "prompt"),
         ("/v1/chat/completions", "ChatBody", "messages"),
+        ("/v1/responses", "ResponsesBody", "input"),
+        ("/v1/messages", "MessagesBody", "messages"),
         ("/inference/v1/generate", "GenerateRequest", "token_ids"),
         ("/update_weights", "UpdateRequest", "update_info"),
     ):
@@ -402,6 +414,7 @@ def test_the_schema_says_what_every_route_takes(served: Served) -> None:
     assert set(schema["paths"]) == {
         *("/inference/v1/generate", "/update_weights", "/pause", "/resume", "/is_paused", "/stats", "/metrics"),
         *("/health", "/v1/models", "/v1/models/{name}", "/v1/completions", "/v1/chat/completions"),
+        *("/v1/responses", "/v1/responses/{id}", "/v1/messages", "/v1/messages/count_tokens"),
     }
     for reference in re.findall(r'"#/components/schemas/(\w+)"', json.dumps(schema)):
         assert reference in parts
@@ -494,7 +507,7 @@ async def test_a_stream_with_much_to_say_leaves_others_their_turn(tmp_path: Path
         asked.put(AnswerPart("a", 0, [5], [0.0], [0], FinishReason.LENGTH if number == 499 else None))
     tokenizer = Tokenizer(tiny_folder(tmp_path / "tiny"))
     answers = Answers(CompletionBody(prompt="d"), asks, tokenizer, frozenset())
-    reply = Reply("a", "tiny", 0, CompletionFormat(), [[5]], 1, False, False, str)
+    reply = Reply("a", "tiny", 0, [[5]], 1, False, False, str)
 
     async def count() -> None:
         nonlocal turns

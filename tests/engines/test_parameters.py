@@ -9,13 +9,24 @@ from typing import Any, get_type_hints
 import msgspec
 import openai
 import pytest
+from anthropic.types.beta import message_create_params as message_params
 from openai.types import completion_create_params as completion_params
 from openai.types.chat import completion_create_params as chat_params
+from openai.types.responses import response_create_params as response_params
 
 from freerun.engines.dialects.bodies import StreamOptions
 from freerun.engines.dialects.chat import ChatBody
-from freerun.engines.dialects.parameters import IGNORED, REFUSED
-from freerun.engines.embedded.openai.requests import CompletionBody
+from freerun.engines.dialects.messages import MessagesBody
+from freerun.engines.dialects.parameters import (
+    IGNORED,
+    MESSAGES_IGNORED,
+    MESSAGES_REFUSED,
+    REFUSED,
+    RESPONSES_IGNORED,
+    RESPONSES_REFUSED,
+)
+from freerun.engines.dialects.responses import ResponsesBody
+from freerun.engines.embedded.serving.completions import CompletionBody
 from freerun.engines.wire import SamplingParams
 from tests.engines.test_openai import ENDLESS, Served, served
 
@@ -35,10 +46,19 @@ def test_no_parameter_of_openai_is_unknown() -> None:
     assert plain - names(CompletionBody) - IGNORED.keys() - REFUSED.keys() == set()
 
 
+def test_no_parameter_of_responses_and_messages_is_unknown() -> None:
+    responses = get_type_hints(response_params.ResponseCreateParamsNonStreaming).keys()
+    messages = get_type_hints(message_params.MessageCreateParamsNonStreaming).keys()
+    assert responses - names(ResponsesBody) - RESPONSES_IGNORED.keys() - RESPONSES_REFUSED.keys() == set()
+    assert messages - names(MessagesBody) - MESSAGES_IGNORED.keys() - MESSAGES_REFUSED.keys() == set()
+
+
 def test_the_page_names_them_all() -> None:
     named = set(re.findall(r"`(\w+)`", PAGE.read_text()))
-    known = names(ChatBody, CompletionBody, StreamOptions, SamplingParams) | IGNORED.keys() | REFUSED.keys()
-    assert known - named == set()
+    bodies = names(ChatBody, CompletionBody, StreamOptions, SamplingParams, ResponsesBody, MessagesBody)
+    ignored = IGNORED.keys() | RESPONSES_IGNORED.keys() | MESSAGES_IGNORED.keys()
+    refused = REFUSED.keys() | RESPONSES_REFUSED.keys() | MESSAGES_REFUSED.keys()
+    assert (bodies | ignored | refused) - named == set()
 
 
 @pytest.mark.parametrize("name", sorted(IGNORED))

@@ -11,6 +11,7 @@ from tests.tiny import tiny_folder
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RECIPES = sorted(file.parent.name for file in EXAMPLES.glob("*/run.yaml"))
+OF_SMOLLM2 = [name for name in RECIPES if "models/smollm2" in (EXAMPLES / name / "run.yaml").read_text()]
 
 
 @pytest.fixture(scope="module")
@@ -31,14 +32,14 @@ def word_problems(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_there_are_recipes() -> None:
-    assert {"chain_sum", "gsm8k"} <= set(RECIPES)
+    assert {"chain_sum", "gsm8k"} <= set(OF_SMOLLM2)
     listed = (EXAMPLES / "README.md").read_text()
     for recipe in RECIPES:
         assert f"({recipe}/)" in listed
         assert f"freerun train examples/{recipe}/run.yaml" in (EXAMPLES / recipe / "README.md").read_text()
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", OF_SMOLLM2)
 def test_a_recipe_passes_a_dry_run(
     recipe: str,
     model: Path,

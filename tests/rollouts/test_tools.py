@@ -172,7 +172,7 @@ def test_check_finds_what_is_wrong_before_a_run(server: list[str], functions: st
     (tmp_path / "broken.py").write_text("raise SystemExit('no database here')")
     (tmp_path / "silent.py").write_text("")
     python = sys.executable
-    agent.check([{"mcp": server}, {"function": f"{functions}:fetch"}])
+    agent.check([{"mcp": server}, {"function": f"{functions}:fetch"}], 8)
     wrong: list[tuple[list[dict[str, Any]], str]] = [
         ([{"mcp": [python, str(tmp_path / "broken.py")]}], "broken.py does not start: no database here"),
         ([{"mcp": [python, str(tmp_path / "silent.py")]}], "silent.py does not start: Connection closed"),
@@ -186,19 +186,13 @@ def test_check_finds_what_is_wrong_before_a_run(server: list[str], functions: st
     ]
     for tools, said in wrong:
         with pytest.raises(ConfigError, match=said) as caught:
-            agent.check(tools)
+            agent.check(tools, 8)
         assert "\n" not in str(caught.value)
 
 
 def test_check_may_be_called_in_an_event_loop(functions: str) -> None:
     async def checked(session: ScriptedPolicy) -> str:
-        agent.check([{"function": f"{functions}:fetch"}])
+        agent.check([{"function": f"{functions}:fetch"}], 8)
         return threading.current_thread().name
 
     assert played(lambda _: "", checked)[0] == "MainThread"
-
-
-def test_tools_are_an_agent() -> None:
-    spec = agent.tools_agent(({"function": "a.py:f"},), 3)
-    assert spec.reference == "freerun.rollouts.tools:run"
-    assert spec.options == {"tools": [{"function": "a.py:f"}], "max_turns": 3}

@@ -51,6 +51,7 @@ def assert_same(found: Sample, sent: Sample) -> None:
     assert found.loss_mask.tobytes() == sent.loss_mask.tobytes()
     assert found.behavior_logprobs.tobytes() == sent.behavior_logprobs.tobytes()
     assert (found.versions, found.finish, found.reward) == (sent.versions, sent.finish, sent.reward)
+    assert (found.member, found.returns) == (sent.member, sent.returns)
     assert found.trained == sent.trained
 
 
@@ -59,6 +60,8 @@ async def test_a_batch_arrives_as_it_was(echo: tuple[Echo, str]) -> None:
     batch = random_batch(3)
     batch.groups[0].task = Task("odd", "?", [1], extra={"what msgpack cannot say": object()})
     batch.groups[1].samples = []
+    for sample in batch.groups[2].samples:
+        sample.member, sample.returns = 3, ((0.5, 1), (-1.25, len(sample.tokens) - 1))
     with RemoteTrainer(endpoint) as trainer:
         result = await trainer.step(batch)
     assert result.version == 1
@@ -116,6 +119,10 @@ def test_lengths_that_do_not_fit_are_refused() -> None:
     assert_same(samples_of(header, buffer)[0], sample)
     with pytest.raises(TrainerError, match="3 tokens came in 26 bytes: there must be nine for each"):
         samples_of(header, buffer[:-1])
+    sample.returns = ((1.0, 2), (0.5, 2))
+    _, header, buffer = (memoryview(part) for part in samples_message([sample]))
+    with pytest.raises(TrainerError, match="returns for more or fewer tokens"):
+        samples_of(header, buffer)
     sample.versions = Sample([5], [True], [-1.0], [0], FinishReason.STOP).versions
     _, header, buffer = (memoryview(part) for part in samples_message([sample]))
     with pytest.raises(TrainerError, match="versions for more or fewer tokens"):

@@ -15,6 +15,7 @@ from freerun.train.config import TrainConfig
 from freerun.train.diagnostics import Diagnostics, Health
 from freerun.train.learner import Learner
 from freerun.train.losses import names
+from freerun.train.members import members_in
 from freerun.train.packing import Packed, pack
 from freerun.train.protocol import Checkpoint
 from freerun.train.worker import TrainerProcess
@@ -209,8 +210,9 @@ def test_within_groups_the_penalty_is_the_whole_answers() -> None:
         who.step(random_batch(version, version))
     batch = random_batch(3, 3)
     costs = [sum(row) for row in penalties(who, batch, 0.3)]
-    expected = [(sample.reward or 0.0) - cost for sample, cost in zip(batch.samples, costs, strict=True)]
-    assert who._rewards(batch.samples) == pytest.approx(expected, abs=1e-6)
+    assert [added.to(0.0) for added in who._added(batch.samples, members_in(batch.groups))] == pytest.approx(
+        [-cost for cost in costs], abs=1e-6
+    )
 
 
 def test_a_critic_learns_what_to_expect() -> None:
@@ -221,10 +223,10 @@ def test_a_critic_learns_what_to_expect() -> None:
 
 def test_overlong_answers_cost() -> None:
     who = learner(objective="dapo", overlong_share=0.5)
-    samples = random_batch(1).samples
-    for sample, reward in zip(samples, who._rewards(samples), strict=True):
+    batch = random_batch(1)
+    for sample, added in zip(batch.samples, who._added(batch.samples, members_in(batch.groups)), strict=True):
         expected = min(0.0, max(-1.0, (12 - 6 - sample.num_sampled) / 6))
-        assert reward == pytest.approx((sample.reward or 0.0) + expected)
+        assert added.to(sample.reward or 0.0) == pytest.approx((sample.reward or 0.0) + expected)
 
 
 def test_how_much_of_a_batch_teaches() -> None:

@@ -11,7 +11,7 @@ from freerun.core import FinishReason, Sample
 from freerun.models.decoder import Decoder, initialise
 from freerun.models.shape import Shape
 from freerun.train.models import PolicyModel
-from freerun.train.packing import bundles, dealt, micro_batches, pack
+from freerun.train.packing import dealt, micro_batches, pack
 
 
 def test_by_hand() -> None:
@@ -93,13 +93,19 @@ def answered(prompt: list[int], answer: list[int], *later: int) -> Sample:
     return Sample(tokens, mask, [-0.5] * len(tokens), [0] * len(tokens), FinishReason.STOP)
 
 
-def test_a_prompt_is_there_once() -> None:
+def test_a_beginning_is_there_once() -> None:
     packed = pack([answered([5, 6, 7], [1, 2]), answered([5, 6], [3]), answered([5, 6, 7], [4, 8]), answered([], [9])])
-    assert packed.tokens_T.tolist() == [5, 6, 7, 1, 2, 5, 6, 3, 4, 8, 9]
-    assert packed.positions_T.tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0]
-    assert packed.prefixes == [range(0), range(0), range(0, 3), range(0)]
-    assert packed.rows_A.tolist() == [2, 3, 6, 2, 8]
+    assert packed.tokens_T.tolist() == [5, 6, 7, 1, 2, 3, 4, 8, 9]
+    assert packed.positions_T.tolist() == [0, 1, 2, 3, 4, 2, 3, 4, 0]
+    assert packed.prefixes == [[], [range(2)], [range(3)], []]
+    assert packed.rows_A.tolist() == [2, 3, 1, 2, 6]
     assert packed.targets_A.tolist() == [1, 2, 3, 4, 8]
+
+
+def test_advantages_by_token_come_as_runs() -> None:
+    sample = Sample([5, 6, 7, 8], [False, True, False, True], [0, -0.1, 0, -0.2], [-1, 3, -1, 4], FinishReason.STOP)
+    packed = pack([sample, sample], [((0.25, 2), (-1.5, 2)), 3.0])
+    assert packed.advantages_A.tolist() == [0.25, -1.5, 3.0, 3.0]
 
 
 def test_sharing_a_prompt_changes_nothing() -> None:
@@ -126,15 +132,3 @@ def test_sharing_a_prompt_changes_nothing() -> None:
     for one, other in zip(shared, alone, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
     assert len(pack(samples).tokens_T) == sum(len(sample.tokens) for sample in samples) - 2 * len(long) - 2
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 30)), min_size=1, max_size=60), st.integers(1, 800))
-def test_bundles_hold_every_sample_once_with_its_likes(answers: list[tuple[int, int]], capacity: int) -> None:
-    samples = [answered([kind] * (5 * kind), [9] * length) for kind, length in answers]
-    found = bundles(samples, capacity)
-    assert sorted(i for bundle in found for i in bundle.samples) == list(range(len(samples)))
-    for bundle in found:
-        inside = [samples[i] for i in bundle.samples]
-        assert len({answers[i][0] for i in bundle.samples}) == 1
-        assert 8 * bundle.load <= capacity or len(inside) == 1
-        assert bundle.load >= len(pack(inside).tokens_T)

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from freerun.core.task import Message
-from freerun.engines.dialects.base import NamedTool, ToolChoice
+from freerun.engines.dialects.base import Json, NamedTool, ToolChoice
 from freerun.engines.dialects.call_formats import CALL_FORMATS, TAGGED_JSON, CallFormat, tagged
 
 _NAME, _KEY, _VALUE, _QUESTION = "probe_name", "probe_key", "probe_value", "probe question"
@@ -22,6 +22,8 @@ _TOOL = {
 }
 _PLAIN = f'<tool_call>\n{{"name": "{_NAME}", "arguments": {_ARGUMENTS}}}\n</tool_call>'
 """What is looked for where the template says nothing of calls."""
+_MARK = r"([<\[][^<>\[\]\s]+[>\]])"
+_OWN_MARKS = re.compile(rf'{_MARK}\s*\{{"name": "{_NAME}", "\w+": .*\}}\s*{_MARK}')
 _THOUGHTS = (
     ("<think>", "</think>"),
     ("[THINK]", "[/THINK]"),
@@ -57,8 +59,10 @@ class AnswerFormat:
         """`tokenizer`: one of transformers'. Without a chat template: the plain marks, and no thoughts."""
         template = str(tokenizer.chat_template or "")
         thinking = next((Thinking(*marks) for marks in _THOUGHTS if all(mark in template for mark in marks)), None)
-        for as_text, rendered in _rendered(tokenizer):
-            for calls, sample in _readings(rendered):
+        plain = _render(tokenizer, {})
+        for as_text in (False, True):
+            call = _call(_ARGUMENTS if as_text else {_KEY: _VALUE})
+            for calls, sample in _readings(_render(tokenizer, {"tool_calls": [call]}), plain):
                 if _reads(calls, sample):
                     return cls(calls, thinking, sample, as_text, knows_tools=True)
         return cls(thinking=thinking)
@@ -83,32 +87,36 @@ class AnswerFormat:
         return f"\n{self.thinking.close}\n\n{text}" if is_thinking and self.thinking else text
 
 
-def _rendered(tokenizer: Any) -> Iterator[tuple[bool, str]]:
-    """What the template makes of a call, its arguments being an object or text; what it refuses is left out."""
-    if not tokenizer.chat_template:
+def _call(arguments: Any) -> Json:
+    return {"id": "probecall", "type": "function", "function": {"name": _NAME, "arguments": arguments}}
+
+
+def _render(tokenizer: Any, said: Message) -> str:
+    """What the template makes of an answer; nothing, if it refuses."""
+    answer: Message = {"role": "assistant", "content": ""} | said
+    try:
+        text: str = tokenizer.apply_chat_template(
+            [{"role": "user", "content": _QUESTION}, answer], tools=[_TOOL], tokenize=False
+        )
+    except Exception:  # a template is the model author's program
+        return ""
+    return text.rpartition(_QUESTION)[2]
+
+
+def _readings(text: str, plain: str) -> Iterator[tuple[CallFormat, str]]:
+    """Every way to read that text as a call: the format, and the call. Marks that an answer without a call has too
+    (`plain`) are the template's, not the call's."""
+    if _NAME not in text:
         return
-    for as_text in (False, True):
-        arguments = _ARGUMENTS if as_text else {_KEY: _VALUE}
-        call = {"id": "probecall", "type": "function", "function": {"name": _NAME, "arguments": arguments}}
-        answer: Message = {"role": "assistant", "content": "", "tool_calls": [call]}
-        try:
-            text: str = tokenizer.apply_chat_template(
-                [{"role": "user", "content": _QUESTION}, answer], tools=[_TOOL], tokenize=False
-            )
-        except Exception:  # a template is the model author's program
-            continue
-        yield as_text, text.rpartition(_QUESTION)[2]
-
-
-def _readings(text: str) -> Iterator[tuple[CallFormat, str]]:
-    """Every way to read that text as a call: the format, and the call."""
     for calls in CALL_FORMATS:
-        open = calls.open if calls.open in text else "{" if calls.is_bare else None
-        if open is not None and open in text and _NAME in text:
-            yield calls, _call_in(text, text.index(open), calls.close)
-    own = re.search(rf'([<\[][^<>\[\]\s]+[>\]])\s*\{{"name": "{_NAME}", "\w+": .*\}}\s*([<\[][^<>\[\]\s]+[>\]])', text)
-    if own:
+        if calls.open in text:
+            yield calls, _call_in(text, text.index(calls.open), calls.close)
+    own = _OWN_MARKS.search(text)
+    if own and own[1] not in plain and own[2] not in plain:
         yield tagged(own[1], own[2]), own[0]
+    for calls in CALL_FORMATS:
+        if calls.is_bare and "{" in text:
+            yield calls, _call_in(text, text.index("{"), calls.close)
 
 
 def _call_in(text: str, start: int, close: str) -> str:

@@ -210,8 +210,9 @@ class AnswerReading:
         decode = self.decode_all if shows_special else self.decode
         return AnswerReader(parser, AnswerText(decode, request.stop, ends, shows_stop), index)
 
-    def reasoning_tokens(self, tokens: Sequence[int], said: Said) -> int:
-        """How many of an answer's tokens are thoughts, marks included."""
+    def reasoning_tokens(self, said: Said) -> int:
+        """How many of a whole answer's tokens are thoughts, marks included."""
+        tokens = said.tokens
         if not said.reasoning or self.format.thinking is None:
             return 0
         if self._thought_ends is not None and self._thought_ends in tokens:

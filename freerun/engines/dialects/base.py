@@ -7,7 +7,7 @@ without torch; knows nothing of HTTP servers, engines or sessions.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from freerun.core import FinishReason
 from freerun.core.task import Message
@@ -48,6 +48,8 @@ class ChatRequest:
     stream: bool = False
     template_options: dict[str, Any] = field(default_factory=dict)
     """What the chat template is told besides: `reasoning_effort`, `enable_thinking`, …"""
+    continues: bool = False
+    """Whether the last message is the beginning of the answer, which goes on from there."""
     previous: str | None = None
     """`previous_response_id`: the messages go on from those of that response, and its answer."""
 
@@ -82,6 +84,16 @@ class Said:
     logprobs: Sequence[float] = ()
     alternatives: Sequence[Alternatives] = ()
 
+    def add(self, more: "Said") -> None:
+        """The next piece of the same answer. Lists grow in place: they must be this one's own."""
+        self.reasoning += more.reasoning
+        self.content += more.content
+        self.tool_calls = [*self.tool_calls, *more.tool_calls]
+        self.finish, self.stopped_by = more.finish, more.stopped_by
+        self.tokens = _joined(self.tokens, more.tokens)
+        self.logprobs = _joined(self.logprobs, more.logprobs)
+        self.alternatives = _joined(self.alternatives, more.alternatives)
+
     def message(self) -> Message:
         """As a message of the assistant's, in a history."""
         message: Message = {"role": "assistant", "content": self.content}
@@ -93,6 +105,15 @@ class Said:
                 for call in self.tool_calls
             ]
         return message
+
+
+T = TypeVar("T")
+
+
+def _joined(given: Sequence[T], more: Sequence[T]) -> Sequence[T]:
+    joined = given if isinstance(given, list) else list(given)
+    joined.extend(more)
+    return joined
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ nothing (`parameters.py`).
 """
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
@@ -19,6 +19,9 @@ Unsupported = Mapping[str, tuple[list[Any], str]]
 
 class Body(SamplingFields, kw_only=True):
     """What every request for text has. What OpenAI and Anthropic do not have is vLLM's, under its name."""
+
+    IS_BOUND: ClassVar[bool] = False
+    """Whether the longest answer is no more than a bound: one that does not fit is cut to what does, not refused."""
 
     model: str | None = None
     stream: bool = False

@@ -172,7 +172,9 @@ def _python_calls(text: str, _: Schemas) -> list[Call] | None:
             if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
                 return None
             arguments = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
-            calls.append((call.func.id, json.dumps(arguments, ensure_ascii=False)))
+            if None in arguments:  # **more
+                return None
+            calls.append((call.func.id, json.dumps(arguments, ensure_ascii=False, allow_nan=False)))
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return None
     return calls or None

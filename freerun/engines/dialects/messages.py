@@ -1,7 +1,7 @@
 """Anthropic's Messages."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -17,6 +17,9 @@ from freerun.engines.refused import Refused
 
 
 class MessagesBody(Body, kw_only=True):
+    IS_BOUND: ClassVar[bool] = True
+    """Its clients must send a length, and send that of Anthropic's models."""
+
     messages: list[dict[str, Any]]
     max_tokens: int | None = None
     system: str | list[Any] | None = None
@@ -70,6 +73,7 @@ class MessagesDialect:
             stop=read_body.stops(),
             stream=read_body.stream,
             template_options=read_body.template_options(),
+            continues=read_body.messages[-1].get("role") == "assistant",
         )
         check_choice(request.tool_choice, request.tools)
         return request
@@ -82,10 +86,6 @@ class MessagesDialect:
     def refusal(self, message: str, status: int, param: str | None = None, code: str | None = None) -> Json:
         kind = _ERRORS.get(status, "invalid_request_error" if status < 500 else "api_error")
         return {"type": "error", "error": {"type": kind, "message": message}, "request_id": None}
-
-    def counted(self, usage: Usage) -> Json:
-        """The reply of `/v1/messages/count_tokens`."""
-        return {"input_tokens": usage.prompt_tokens}
 
 
 _ERRORS = {

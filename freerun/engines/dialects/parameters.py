@@ -87,10 +87,17 @@ MESSAGES_IGNORED = {
     "diagnostics": _ANTHROPIC,
     "speed": _ANTHROPIC,
     "betas": _ANTHROPIC,
+    "fallback_credit_token": _ANTHROPIC,
     "cache_control": "prompts are kept in the cache as long as there is room",
 }
 MESSAGES_REFUSED: dict[str, tuple[list[Any], str]] = {
     "container": ([], "there are no containers here"),
     "mcp_servers": ([[]], "give tools, and call the server yourself"),
-    "context_management": ([{}], "nothing here compacts a conversation: send what the model shall read"),
+    "context_management": (
+        [{}, {"edits": []}, {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}],
+        "nothing here compacts a conversation: send what the model shall read",
+    ),
+    "compaction": ([], "nothing here compacts a conversation: send what the model shall read"),
+    "fallbacks": ([[]], "there is one model here"),
+    "thread": ([], "send the messages"),
 }

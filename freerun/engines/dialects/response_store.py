@@ -8,7 +8,7 @@ from freerun.engines.dialects.base import ChatRequest, Json, Said
 from freerun.engines.dialects.responses import ResponsesBody, continued, without_instructions
 from freerun.engines.refused import Refused
 
-MOST_RESPONSES = 4096
+MOST_RESPONSES, MOST_CHARACTERS = 4096, 2**28
 
 
 @dataclass(slots=True, frozen=True)
@@ -17,11 +17,17 @@ class StoredResponse:
     messages: list[Message]
     """The whole conversation, with the answer and without instructions. Messages of earlier ones are shared."""
 
+    @property
+    def characters(self) -> int:
+        """About how much memory it may take."""
+        return sum(len(str(text)) for message in self.messages for text in message.values())
+
 
 class ResponseStore:
-    def __init__(self, most: int = MOST_RESPONSES) -> None:
-        self._most = most
+    def __init__(self, most: int = MOST_RESPONSES, most_characters: int = MOST_CHARACTERS) -> None:
+        self._most, self._most_characters = most, most_characters
         self._stored: OrderedDict[str, StoredResponse] = OrderedDict()
+        self._characters = 0
 
     def resolve(self, request: ChatRequest) -> None:
         """Put the messages that a request goes on from before its own."""
@@ -40,9 +46,11 @@ class ResponseStore:
     def keep(self, request: ChatRequest, said: Said, reply: Json) -> None:
         """A response that has ended, unless its request said not to. `request` has been resolved."""
         if isinstance(request.body, ResponsesBody) and request.body.store:
-            self._stored[reply["id"]] = StoredResponse(reply, [*without_instructions(request), said.message()])
-            while len(self._stored) > self._most:
-                self._stored.popitem(last=False)
+            stored = StoredResponse(reply, [*without_instructions(request), said.message()])
+            self._stored[reply["id"]] = stored
+            self._characters += stored.characters
+            while len(self._stored) > self._most or (self._characters > self._most_characters and self._stored):
+                self._characters -= self._stored.popitem(last=False)[1].characters
 
     def get(self, id: str) -> StoredResponse:
         if id not in self._stored:
@@ -50,5 +58,5 @@ class ResponseStore:
         return self._stored[id]
 
     def delete(self, id: str) -> None:
-        self.get(id)
+        self._characters -= self.get(id).characters
         del self._stored[id]

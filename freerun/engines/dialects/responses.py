@@ -43,6 +43,8 @@ class ResponsesBody(Body, kw_only=True):
         if self.text.get("format", {"type": "text"}) != {"type": "text"}:
             kind = self.text["format"].get("type") if isinstance(self.text["format"], dict) else self.text["format"]
             return "text", f"has format {kind}: nothing here makes an answer follow a grammar, ask for it in the prompt"
+        if self.text.get("verbosity", "medium") != "medium":
+            return "text", "has a verbosity: ask for a short or a long answer in the prompt"
         if self.truncation != "disabled":
             return "truncation", "must be disabled: send what the model shall read"
         if "message.output_text.logprobs" in self.include:
@@ -124,12 +126,15 @@ class ResponsesWriter:
         self._events: list[bytes] = []
         self._number = 0
         self._finish: FinishReason | None = None
+        self.reply: Json = {}
+        """The whole of it, once it is: what is kept of it."""
 
     def whole(self, answers: Sequence[Said], usage: Usage) -> Json:
         (said,) = answers
         self._add(said)
         self._close()
-        return self._response(usage)
+        self.reply = self._response(usage)
+        return self.reply
 
     def opening(self) -> bytes:
         begun = self._response(None)
@@ -143,8 +148,8 @@ class ResponsesWriter:
 
     def closing(self, usage: Usage) -> bytes:
         self._close()
-        response = self._response(usage)
-        self._tell(f"response.{response['status']}", response=response)
+        self.reply = self._response(usage)
+        self._tell(f"response.{self.reply['status']}", response=self.reply)
         return self._told()
 
     def _add(self, said: Said) -> None:
@@ -234,6 +239,7 @@ class ResponsesWriter:
             "output": list(self._items),
             "parallel_tool_calls": body.parallel_tool_calls,
             "previous_response_id": body.previous_response_id,
+            "prompt_cache_diagnostics": None,  # pydantic-ai reads it, whether or not its openai client knows it
             "reasoning": {"effort": body.reasoning.get("effort"), "summary": None},
             "store": body.store,
             "temperature": body.temperature,

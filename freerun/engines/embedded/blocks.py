@@ -78,6 +78,16 @@ class Blocks:
             matched.append(block)
         return matched
 
+    def remembered(self, tokens: Tokens[int]) -> int:
+        """How many full blocks of these tokens, from the first on, `match` would find."""
+        count, node = 0, self._root
+        for key_tokens in self._full(tokens):
+            found = self._nodes.get((node, key_tokens))
+            if found is None:
+                break
+            node, count = found[0], count + 1
+        return count
+
     def remember(self, tokens: Tokens[int], table: list[int]) -> None:
         """These tokens' full blocks are filled, by the present weights: `table` says where."""
         node = self._root

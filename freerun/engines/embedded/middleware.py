@@ -16,7 +16,7 @@ MOST_BYTES = 64 * 2**20
 
 
 class RequireApiKey:
-    """Every route but /health wants `Authorization: Bearer KEY`."""
+    """Every route but /health wants `Authorization: Bearer KEY`, or `x-api-key: KEY`, as Anthropic's clients send."""
 
     def __init__(self, app: ASGIApp, key: str) -> None:
         self._app = app
@@ -24,8 +24,10 @@ class RequireApiKey:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] != "/health":
-            scheme, _, given = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
-            if scheme.lower() != b"bearer" or not given:
+            headers = dict(scope["headers"])
+            scheme, _, bearer = headers.get(b"authorization", b"").partition(b" ")
+            given = bearer if scheme.lower() == b"bearer" and bearer else headers.get(b"x-api-key", b"")
+            if not given:
                 message = "no API key was sent, and this server needs one: send the header Authorization: Bearer KEY"
                 await _unauthorized(message, "missing_api_key", scope, receive, send)
                 return
@@ -37,7 +39,7 @@ class RequireApiKey:
 
 
 async def _unauthorized(message: str, code: str, scope: Scope, receive: Receive, send: Send) -> None:
-    await refusal(message, 401, code=code, headers={"WWW-Authenticate": "Bearer"})(scope, receive, send)
+    await refusal(scope["path"], message, 401, code=code, headers={"WWW-Authenticate": "Bearer"})(scope, receive, send)
 
 
 class LimitBodySize:

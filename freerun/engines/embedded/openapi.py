@@ -12,10 +12,19 @@ from starlette.routing import Route
 from freerun.core.reports import EngineStats, UpdateReport
 from freerun.engines import wire
 from freerun.engines.dialects.chat import ChatBody
-from freerun.engines.dialects.parameters import IGNORED, REFUSED
-from freerun.engines.embedded.openai.requests import CompletionBody
+from freerun.engines.dialects.messages import MessagesBody
+from freerun.engines.dialects.parameters import (
+    IGNORED,
+    MESSAGES_IGNORED,
+    MESSAGES_REFUSED,
+    REFUSED,
+    RESPONSES_IGNORED,
+    RESPONSES_REFUSED,
+)
+from freerun.engines.dialects.responses import ResponsesBody
 from freerun.engines.embedded.replies import json
 from freerun.engines.embedded.routes import PauseMode
+from freerun.engines.embedded.serving.completions import CompletionBody
 
 Json = dict[str, Any]
 
@@ -28,7 +37,7 @@ class ErrorDetail(msgspec.Struct):
 
 
 class Error(msgspec.Struct):
-    """How every route refuses."""
+    """How every route refuses; those of Anthropic's have its shape."""
 
     error: ErrorDetail
 
@@ -38,17 +47,23 @@ _BODIES: dict[str, type] = {
     "/update_weights": wire.UpdateRequest,
     "/v1/completions": CompletionBody,
     "/v1/chat/completions": ChatBody,
+    "/v1/responses": ResponsesBody,
+    "/v1/messages": MessagesBody,
+    "/v1/messages/count_tokens": MessagesBody,
 }
 _REPLIES: dict[str, type] = {
     wire.GENERATE: wire.GenerateResponse,
     "/update_weights": UpdateReport,
     "/stats": EngineStats,
 }
-_STREAMS = (wire.GENERATE, "/v1/completions", "/v1/chat/completions")
-_REST = (
-    f"\n\nTaken, and without effect: {', '.join(IGNORED)}. Refused by name, unless they ask for nothing: "
-    f"{', '.join(REFUSED)}. Any other is refused as unknown."
-)
+_STREAMS = (wire.GENERATE, "/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages")
+_REST = {
+    CompletionBody: (IGNORED, REFUSED),
+    ChatBody: (IGNORED, REFUSED),
+    ResponsesBody: (RESPONSES_IGNORED, RESPONSES_REFUSED),
+    MessagesBody: (MESSAGES_IGNORED, MESSAGES_REFUSED),
+}
+"""What these take besides their fields, and what they refuse by name."""
 
 
 _TITLE = "Freerun embedded engine"
@@ -85,18 +100,25 @@ def description_routes(routes: Sequence[Route]) -> list[Route]:
 def schema_of(routes: Sequence[Route]) -> Json:
     kinds = [*_BODIES.values(), *_REPLIES.values(), Error]
     _, parts = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
-    for name in ("CompletionBody", "ChatBody"):
-        parts[name]["description"] = parts[name].get("description", "") + _REST
+    for kind, (ignored, refused) in _REST.items():
+        part = parts[kind.__name__]
+        part["description"] = (
+            f"{part.get('description', '')}\n\nTaken, and without effect: {', '.join(ignored)}. "
+            f"Refused by name, unless they ask for nothing: {', '.join(refused)}. Any other is refused as unknown."
+        )
+    paths: Json = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[_method(route)] = _operation(route)
     return {
         "openapi": "3.1.0",
         "info": {"title": _TITLE, "version": "1"},
-        "paths": {route.path: {_method(route): _operation(route)} for route in routes},
+        "paths": paths,
         "components": {"schemas": parts},
     }
 
 
 def _method(route: Route) -> str:
-    return "post" if "POST" in (route.methods or ()) else "get"
+    return next(method for method in ("post", "delete", "get") if method.upper() in (route.methods or ("GET",)))
 
 
 def _operation(route: Route) -> Json:

@@ -1,4 +1,4 @@
-"""What every route shares: JSON, event streams, refusals in OpenAI's shape, and clients that hang up."""
+"""What every route shares: JSON, streams, refusals in the client's dialect, and clients that hang up."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
@@ -12,10 +12,12 @@ from starlette.types import ExceptionHandler, Receive, Scope, Send
 
 from freerun.core import ConfigError, EngineError, FreerunError
 from freerun.engines import wire
+from freerun.engines.dialects.base import Dialect
+from freerun.engines.dialects.chat import ChatDialect
+from freerun.engines.dialects.messages import MessagesDialect
 from freerun.engines.refused import Refused
 
 T = TypeVar("T")
-DONE = b"data: [DONE]\n\n"
 
 
 class ClientGone(Exception):
@@ -26,19 +28,17 @@ def json(message: Any, status: int = 200, headers: Mapping[str, str] | None = No
     return Response(wire.encode(message), status, headers, media_type="application/json")
 
 
-def event(message: Any) -> bytes:
-    return b"data: " + wire.encode(message) + b"\n\n"
-
-
 def refusal(
+    path: str,
     message: str,
     status: int,
     param: str | None = None,
     code: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    kind = "invalid_request_error" if status < 500 else "server_error"
-    return json({"error": {"message": message, "type": kind, "param": param, "code": code}}, status, headers)
+    """In the words of the dialect that is spoken at that path."""
+    dialect: Dialect = MessagesDialect() if path.startswith("/v1/messages") else ChatDialect()
+    return json(dialect.refusal(message, status, param, code), status, headers)
 
 
 class Stream(StreamingResponse):
@@ -64,6 +64,7 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
     The request's body must have been read: what comes after it is the news that the client is gone.
     """
     working, gone = asyncio.create_task(work), asyncio.create_task(_until_gone(request))
+    working.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody may be left to be told
     try:
         await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -79,34 +80,41 @@ async def _until_gone(request: Request) -> None:
         pass
 
 
-async def _refused(_: Request, error: Exception) -> Response:
+async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refused)
-    return refusal(str(error), error.status, error.param, error.code)
+    return refusal(request.url.path, str(error), error.status, error.param, error.code)
 
 
-async def _impossible(_: Request, error: Exception) -> Response:
-    return refusal(str(error), 400)
+async def _impossible(request: Request, error: Exception) -> Response:
+    return refusal(request.url.path, str(error), 400)
 
 
-async def _unreadable(_: Request, error: Exception) -> Response:
-    return refusal(f"the request's body: {error}", 400)
+async def _unreadable(request: Request, error: Exception) -> Response:
+    return refusal(request.url.path, f"the request's body: {error}", 400)
 
 
-async def _not_text(_: Request, error: Exception) -> Response:
-    return refusal(f"the request's body is not UTF-8: {error}", 400)
+async def _not_text(request: Request, error: Exception) -> Response:
+    return refusal(request.url.path, f"the request's body is not UTF-8: {error}", 400)
 
 
-async def _failed(_: Request, error: Exception) -> Response:
-    return refusal(str(error), 500, code=type(error).__name__)
+async def _failed(request: Request, error: Exception) -> Response:
+    return refusal(request.url.path, str(error), 500, code=type(error).__name__)
 
 
-async def _unexpected(_: Request, error: Exception) -> Response:
-    return refusal(f"this server failed, and its log says where: {type(error).__name__}: {error}", 500)
+async def _unexpected(request: Request, error: Exception) -> Response:
+    return refusal(
+        request.url.path, f"this server failed, and its log says where: {type(error).__name__}: {error}", 500
+    )
 
 
 async def _no_such_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return refusal(f"{error.detail}: {request.method} {request.url.path}", error.status_code, headers=error.headers)
+    return refusal(
+        request.url.path,
+        f"{error.detail}: {request.method} {request.url.path}",
+        error.status_code,
+        headers=error.headers,
+    )
 
 
 async def _gone(_: Request, __: Exception) -> Response:
@@ -124,4 +132,4 @@ REFUSALS: dict[Any, ExceptionHandler] = {
     ClientGone: _gone,
     Exception: _unexpected,
 }
-"""Whatever goes wrong with a request is said in OpenAI's shape."""
+"""Whatever goes wrong with a request is said in the client's dialect."""

@@ -10,8 +10,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from freerun.engines import frames, wire
+from freerun.engines.dialects.events import DONE, event
 from freerun.engines.embedded.pending import AnswerPart, AnswerRequest, PendingAnswers
-from freerun.engines.embedded.replies import DONE, Stream, event, json, unless_gone
+from freerun.engines.embedded.replies import Stream, json, unless_gone
 from freerun.engines.embedded.thread import EngineThread
 from freerun.engines.refused import Refused
 from freerun.weights.base import Subscriber

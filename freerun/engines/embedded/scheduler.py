@@ -48,6 +48,8 @@ class Scheduler:
         self.holding = False
         """While it is set no further answer begins; those that have begun go on, and come back if they give way."""
         self._just_read: list[Request] = []
+        self._reading: set[Request] = set()
+        """Requests whose prompt is being read, and cannot be found in the cache yet."""
 
     @property
     def has_work(self) -> bool:
@@ -74,6 +76,7 @@ class Scheduler:
     def schedule(self) -> Step:
         for request in self._just_read:  # their blocks are filled now, and others may use them
             self._remember(request, request.prompt[: request.computed], request.blocks)
+            self._reading.discard(request)
         self._just_read.clear()
         step = Step()
         budget = self._step_tokens
@@ -135,6 +138,8 @@ class Scheduler:
     def _advance_prompt(self, sequence: Sequence, budget: int, step: Step) -> int:
         request = sequence.request
         if not request.blocks:
+            if self._is_being_read(request):
+                return 0
             request.blocks = self._blocks.match(request.prompt[: request.prefix])
             request.computed = len(request.blocks) * self._blocks.block_tokens
             request.cached_by = self.version
@@ -148,12 +153,23 @@ class Scheduler:
             return 0
         request.blocks.extend(self._blocks.take(self._blocks.needed(end) - len(request.blocks)))
         step.prompts.add(request.id)
+        self._reading.add(request)
         step.chunks.append(Chunk(request.prompt[request.computed : end], request.computed, request.blocks))
         spent = end - request.computed
         request.computed = end
         if end == request.prefix:
             self._just_read.append(request)
         return spent
+
+    def _is_being_read(self, request: Request) -> bool:
+        """Whether somebody else is reading at least half of this prompt, which can be used as soon as that is done: the
+        members of a group ask the same at the same time."""
+        half = request.prefix // 2
+        if not self._reading or half < self._blocks.block_tokens:
+            return False
+        begins = request.prompt[:half]
+        alike = any(other.prompt[:half] == begins for other in self._reading if other is not request)
+        return alike and self._blocks.remembered(begins) < self._blocks.needed(half) - 1
 
     def _remember(self, request: Request, tokens: list[int], table: list[int]) -> None:
         if request.cached_by == self.version:
@@ -213,6 +229,7 @@ class Scheduler:
         if not request.running:
             self._blocks.give_back(request.blocks)
             request.computed = 0
+            self._reading.discard(request)
 
     def end(self, sequence: Sequence, reason: FinishReason) -> None:
         """The sequence is over, wherever it was."""
@@ -228,6 +245,7 @@ class Scheduler:
         fill their blocks again. Returns how many tokens that is."""
         self.version = version
         self._just_read.clear()
+        self._reading.clear()
         self._blocks.forget()
         if keep:
             return 0

@@ -1,4 +1,4 @@
-"""The embedded engine behind HTTP: vLLM's token and control routes, and OpenAI's.
+"""The embedded engine behind HTTP: vLLM's token and control routes, and those of people's clients.
 
 The engine runs in a thread of its own (`thread.py`); the event loop parses and writes.
 """
@@ -15,12 +15,13 @@ from starlette.middleware import Middleware
 from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.load import load_for_engine
 from freerun.engines.embedded.middleware import LimitBodySize, RequireApiKey
-from freerun.engines.embedded.openai.routes import OpenAIService, openai_routes
-from freerun.engines.embedded.openai.tokenizer import Tokenizer
 from freerun.engines.embedded.openapi import description_routes
 from freerun.engines.embedded.replies import REFUSALS
 from freerun.engines.embedded.routes import control_routes, token_routes
 from freerun.engines.embedded.served import ServedEngine
+from freerun.engines.embedded.serving.routes import serving_routes
+from freerun.engines.embedded.serving.service import Service
+from freerun.engines.embedded.serving.tokenizer import Tokenizer
 from freerun.engines.embedded.thread import EngineThread
 from freerun.engines.listening import KEEP_ALIVE_S, Where, listen, url_of
 from freerun.models.tokenizer import has_tokenizer
@@ -83,7 +84,7 @@ async def serve_engine(
 ) -> None:
     """An engine that is there already, on that socket."""
     thread = EngineThread(engine, asyncio.get_running_loop())
-    service = OpenAIService(thread, tokenizer, name, engine.longest, engine.eos_token_ids)
+    service = Service(thread, tokenizer, name, engine.longest, engine.eos_token_ids)
     server = _server(thread, app_of(service, subscriber, api_key), for_people)
     listening.listen(2048)
     ready(url_of(listening))
@@ -93,8 +94,8 @@ async def serve_engine(
         thread.stop(within_s=_LAST_STEP_S if for_people else None)
 
 
-def app_of(service: OpenAIService, subscriber: Subscriber, api_key: str | None) -> Starlette:
-    routes = [*token_routes(service.thread), *control_routes(service.thread, subscriber), *openai_routes(service)]
+def app_of(service: Service, subscriber: Subscriber, api_key: str | None) -> Starlette:
+    routes = [*token_routes(service.thread), *control_routes(service.thread, subscriber), *serving_routes(service)]
     key = [Middleware(RequireApiKey, key=api_key)] if api_key else []
     return Starlette(
         routes=[*routes, *description_routes(routes)],

@@ -6,8 +6,11 @@ it, in the process that workers are forked from, and checks what only running it
 """
 
 import ast
+import contextlib
 import functools
+import importlib
 import inspect
+import sys
 from collections.abc import Mapping
 from inspect import Parameter, Signature
 from typing import Any
@@ -19,6 +22,20 @@ from freerun.rollouts.agents.spec import AgentSpec
 from freerun.rollouts.agents.worker import AgentFunction
 
 AGENTS = Kind("agent", "FUNCTION", "freerun.agents")
+IMPORTED_ON_USE = {
+    "openai": ("openai.resources.chat", "openai.resources.responses", "openai.lib.streaming", "openai.pagination"),
+    "anthropic": ("anthropic.resources", "httpcore2", "truststore"),
+    "httpx": ("httpcore", "certifi"),
+    "anyio": ("anyio._backends._asyncio",),
+    "freerun.rollouts.environments.base": ("freerun.rollouts.agents.http",),
+    "freerun.rollouts.mcp": ("mcp", "mcp.client.stdio"),
+    **{
+        f"freerun.rollouts.environments.{name}": (name,)
+        for name in ("textarena", "gymnasium", "verifiers", "reasoning_gym")
+    },
+}
+"""What SDKs, and our own agents, import with their first request: 500 modules and 0.2 s for openai, which every worker
+would spend again."""
 _FORM = "async def {name}(task, session)"
 
 
@@ -32,8 +49,17 @@ def load(spec: AgentSpec) -> AgentFunction:
             raise ConfigError(f"{error}: install {missing.name.partition('.')[0]}") from missing
         raise
     check_function(function, found.name, spec.options)
+    import_the_rest()
     bound: AgentFunction = functools.partial(function, **spec.options)
     return bound
+
+
+def import_the_rest() -> None:
+    """Of the SDKs that the agent's file has imported. A name that a release lacks is passed over."""
+    for library, modules in IMPORTED_ON_USE.items():
+        for module in modules if library in sys.modules else ():
+            with contextlib.suppress(Exception):
+                importlib.import_module(module)
 
 
 def check_unread(spec: AgentSpec) -> None:
@@ -55,7 +81,7 @@ def check_function(function: Any, name: str, options: Mapping[str, Any]) -> None
     if isinstance(function, type):
         raise _no_function(where, name, "a class")
     if not callable(function):
-        raise _no_function(where, name, f"a {type(function).__name__}")
+        raise _no_function(where, name, f"of type {type(function).__name__}")
     if inspect.isasyncgenfunction(function):
         raise _no_function(where, name, "a generator, for the yield in it")
     if not any(map(_is_async, (function, inspect.unwrap(function), getattr(function, "__call__", None)))):  # noqa: B004

@@ -1,7 +1,6 @@
 """Requests of an agent that awaits: one client for all sessions of a worker, so that connections stay open."""
 
 import asyncio
-import contextlib
 from typing import Any
 
 import aiohttp
@@ -28,6 +27,6 @@ async def post(url: str, body: Any, headers: dict[str, str]) -> tuple[int, bytes
 
 
 async def close() -> None:
-    """The client of this loop."""
-    with contextlib.suppress(KeyError):
-        await _clients.pop(asyncio.get_running_loop()).close()
+    """The client of this loop: for programs that go on after their sessions."""
+    if client := _clients.pop(asyncio.get_running_loop(), None):
+        await client.close()

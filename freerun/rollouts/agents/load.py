@@ -74,12 +74,11 @@ def _environment(given: str, max_turns: int, options: dict[str, Any]) -> AgentSp
     if kind not in ENVIRONMENTS or not name:
         forms = ", ".join(f"{known}:NAME" for known in ENVIRONMENTS)
         raise ConfigError(f'rollout.env "{given}" must be one of {forms}{did_you_mean(kind, ENVIRONMENTS)}')
-    if "max_turns" in options:
-        raise ConfigError("rollout.env has no option max_turns: set rollout.max_turns")
-    return _ours(ENVIRONMENTS[kind], f"the environment {given}", {"name": name, "max_turns": max_turns, **options})
+    given_it = {"name": name, "options": options, "max_turns": max_turns}  # an environment may have a max_turns, too
+    return _ours(ENVIRONMENTS[kind], f"the environment {given}", given_it)
 
 
 def _ours(module: str, called: str, options: dict[str, Any]) -> AgentSpec:
     """Of an agent that we bring: its module knows what may be wrong with its options."""
-    importlib.import_module(module).check(options)
+    importlib.import_module(module).check(**options)
     return AgentSpec(f"{module}:run", called, options)

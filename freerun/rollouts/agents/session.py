@@ -43,10 +43,10 @@ class AgentSession:
     def headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.api_key}", "Content-Type": "application/json"}
 
-    def reward(self, value: float, response: str | None = None) -> None:
+    def reward(self, reward: float, response: str | None = None) -> None:
         """What a turn was worth: the one that ended last, or the one that gave the response with this id."""
         try:
-            reward = reward_of(value)
+            reward = reward_of(reward)
         except ValueError as error:
             raise ValueError(f"session.reward was given {error}") from None
         status, said = _post(f"{self.base_url}/reward", {"reward": reward, "response": response}, self.headers)

@@ -10,12 +10,12 @@ import asyncio
 import contextlib
 import faulthandler
 import os
-import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, BinaryIO
 
 from freerun.core import FreerunError, Task
 from freerun.core.traces import describe, raised_at
+from freerun.machine.forkserver import flush_standard_streams
 from freerun.machine.frames import MARK_BYTES, frame, read_frame, unframed
 from freerun.rollouts.agents.leftovers import Surroundings
 from freerun.rollouts.agents.number import reward_of
@@ -38,8 +38,7 @@ def run_sessions(agent: AgentFunction, requests: BinaryIO, replies: BinaryIO) ->
         result, broken = run_one(loop, agent, unframed(body, SessionRequest))
         if os.getpid() != own:
             os._exit(0)  # a child that the agent forked, and that came back as if it were the agent
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+        flush_standard_streams()
         replies.write(mark + frame(result))
         replies.flush()
         left = broken or surroundings.restore(loop)

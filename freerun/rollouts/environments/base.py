@@ -1,8 +1,8 @@
 """What all environments share: the session as they see it, the task's seed and the messages that the data gave.
 
 An environment is a module with two functions. `run(task, session, name, options, max_turns)` plays one member of a
-group in an agent's process, and returns its reward, or None for the judge to decide. `check(name, options)` refuses,
-before the run, what can be known to be wrong, in one line.
+group in an agent's process, and returns its reward, or None for the judge to decide. `check(name, options, max_turns)`
+refuses, before the run, what can be known to be wrong, in one line.
 """
 
 import json

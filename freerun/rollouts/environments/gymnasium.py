@@ -51,7 +51,7 @@ async def run(task: Task, session: Session, name: str, options: dict[str, Any], 
         env.close()
 
 
-def check(name: str, options: dict[str, Any]) -> None:
+def check(name: str, options: dict[str, Any], max_turns: int) -> None:
     gymnasium, called = _library(), f"gymnasium:{name}"
     if name not in gymnasium.registry:
         raise ConfigError(f'gymnasium has no environment "{name}"{did_you_mean(name, gymnasium.registry)}')

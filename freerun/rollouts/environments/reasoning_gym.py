@@ -35,7 +35,7 @@ async def run(task: Task, session: Session, name: str, options: dict[str, Any], 
     return reward
 
 
-def check(name: str, options: dict[str, Any]) -> None:
+def check(name: str, options: dict[str, Any], max_turns: int) -> None:
     try:
         from reasoning_gym.factory import DATASETS
     except ImportError:

@@ -52,7 +52,7 @@ async def run(task: Task, session: Session, name: str, options: dict[str, Any], 
     return reward if options.get("score", SCORES[0]) == SCORES[0] else float(reward >= 1)
 
 
-def check(name: str, options: dict[str, Any]) -> None:
+def check(name: str, options: dict[str, Any], max_turns: int) -> None:
     """Make the game and start it once: some need data that has to be downloaded."""
     textarena, called = _library(), f"textarena:{name}"
     games = textarena.envs.registration.ENV_REGISTRY

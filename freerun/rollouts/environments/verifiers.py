@@ -51,13 +51,13 @@ async def run(task: Task, session: Session, name: str, options: dict[str, Any], 
     return float(trace.reward)
 
 
-def check(name: str, options: dict[str, Any]) -> None:
+def check(name: str, options: dict[str, Any], max_turns: int) -> None:
     try:
         import verifiers.v1  # noqa: F401
     except ImportError:
         raise ConfigError("verifiers is not installed: pip install 'freerun[verifiers]'") from None
     try:
-        _environment(name, options, {}, max_turns=1)
+        _environment(name, options, {}, max_turns)
     except (AttributeError, ImportError, TypeError) as error:  # no such package, or it is no taskset
         raise ConfigError(f"verifiers has no taskset {name} here: {' '.join(str(error).split())}") from None
     except ValueError as error:  # pydantic's too

@@ -29,7 +29,7 @@ class SampledTurn:
     completion: Completion
     said: Said
     messages: list[Message]
-    """Those of its request."""
+    """Those of its request. Held by the last turn of a conversation alone, like `tokens`."""
     at: int
     """The place of its own message behind those."""
     cut: bool = False
@@ -39,8 +39,8 @@ class SampledTurn:
     reward: float | None = None
     """What it was given of its own, all together."""
     children: list["SampledTurn"] = field(default_factory=list)
-    left_out: bool = False
-    """Nobody used it: it is not trained on."""
+    left_out: str | None = None
+    """Why it is not trained on (`Apart`): nobody used it."""
     _tokens: Tokens | None = None
 
     @property

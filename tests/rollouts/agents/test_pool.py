@@ -129,6 +129,30 @@ async def run(task, session):
             os.environ["MINE"] = "left"
             del os.environ["PATH"]
             return float(seen == [task.answer, None])
+        case "closed loop":
+            asyncio.get_running_loop().stop()
+            await asyncio.sleep(100)
+        case "connection":
+            os.closerange(3, 100)
+            time.sleep(100)
+        case "files":
+            session.__class__.leaked = [open(os.devnull) for _ in range(400)]
+            return os.getpid()
+        case "streams and alarm":
+            sys.stdout.close()
+            sys.stdout = None
+            signal.alarm(1)
+            return os.getpid()
+        case "generator":
+            async def numbers():
+                try:
+                    yield 1
+                finally:
+                    await asyncio.sleep(0)
+                    open(task.answer, "w").close()
+            async for _ in numbers():
+                break
+            return os.getpid()
         case "noise":
             for _ in range(200):
                 print("x" * 99_999)
@@ -180,24 +204,27 @@ async def test_a_clean_worker_is_used_again(pool: AgentPool) -> None:
     assert await pid(pool) == first
 
 
-@pytest.mark.parametrize("left", ["thread", "busy executor", "stubborn task"])
+@pytest.mark.parametrize("left", ["thread", "busy executor", "stubborn task", "files"])
 async def test_a_worker_with_something_left_in_it_is_not(pool: AgentPool, left: str) -> None:
     first = await pid(pool, left)
     assert not alive(first)
     assert await pid(pool) != first
 
 
-async def test_tasks_that_a_session_leaves_are_cancelled_before_its_result_is_there(
-    pool: AgentPool, tmp_path: Path
+@pytest.mark.parametrize("left", ["task", "generator"])
+async def test_tasks_and_generators_that_a_session_leaves_are_ended_with_it(
+    pool: AgentPool, tmp_path: Path, left: str
 ) -> None:
-    first = await pid(pool, "task", str(tmp_path / "cancelled"))
-    assert (tmp_path / "cancelled").exists()
+    first = await pid(pool, left, str(tmp_path / "ended"))
+    assert (tmp_path / "ended").exists()
     assert await pid(pool) == first
 
 
-async def test_folder_and_environment_are_restored(pool: AgentPool) -> None:
+async def test_folder_environment_and_streams_are_restored(pool: AgentPool) -> None:
     results = [await run(pool, "surroundings", os.getcwd()) for _ in range(2)]
     assert [result.reward for result in results] == [1.0, 1.0]
+    first = await pid(pool, "streams and alarm")
+    assert [await pid(pool) for _ in range(2)] == [first] * 2
 
 
 async def test_a_worker_is_replaced_after_so_many_sessions(agent_file: AgentFile) -> None:
@@ -262,9 +289,15 @@ async def test_a_task_of_the_agents_that_exits_ends_the_session_alone(pool: Agen
     assert await pid(pool)
 
 
+async def test_a_loop_that_the_agent_stops_ends_the_session_alone(pool: AgentPool) -> None:
+    assert "Event loop stopped" in (await run(pool, "closed loop")).detail
+    assert await pid(pool)
+
+
 @pytest.mark.parametrize(
     ("prompt", "said"),
     [
+        ("connection", "its process closed its connection to us, and was killed"),
         ("exit", "its process ended with code 3: goodbye"),
         ("kill", "its process was killed by SIGKILL"),
         ("segfault", "its process was killed by SIGSEGV: Fatal Python error: Segmentation fault, File "),

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from freerun.core import ConfigError, Task
+from freerun.rollouts.agents.load import spec_of
+from freerun.rollouts.config import RolloutConfig
 from freerun.rollouts.environments import gymnasium
-from freerun.rollouts.environments.load import check_environment, environment
 from tests.rollouts.environments.policy import ScriptedPolicy, played
 
 pytest.importorskip("gymnasium", reason="needs gymnasium: make install")
@@ -66,9 +67,9 @@ def test_a_tuple_is_shown_without_its_types_and_a_seed_is_a_game() -> None:
         ("gymnasium:Pendulum-v1", "are a Box, and only numbered ones"),
     ],
 )
-def test_what_is_wrong_is_found_before_a_run(env: str | dict[str, object], said: str) -> None:
-    check_environment(environment("gymnasium:Taxi-v4", 8))
+def test_what_is_wrong_is_found_before_a_run(env: str | dict[str, Any], said: str) -> None:
+    spec_of(RolloutConfig(env="gymnasium:Taxi-v4"))
     with pytest.raises(ConfigError) as caught:
-        check_environment(environment(env, 8))
+        spec_of(RolloutConfig(env=env))
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)

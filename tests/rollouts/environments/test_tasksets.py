@@ -10,8 +10,9 @@ import pytest
 from freerun.core import ConfigError, DataError, RewardError, Task
 from freerun.data.config import DataConfig
 from freerun.data.tasks import load_tasks
+from freerun.rollouts.agents.load import spec_of
+from freerun.rollouts.config import RolloutConfig
 from freerun.rollouts.environments import reasoning_gym, verifiers
-from freerun.rollouts.environments.load import check_environment, environment
 from tests.rollouts.environments.policy import Message, ScriptedPolicy, call, played
 
 NO_TOKENIZER: Any = None
@@ -99,7 +100,7 @@ def test_what_is_wrong_with_attempts_is_found_before_a_run() -> None:
     ]
     for env, said in wrong:
         with pytest.raises(ConfigError, match=said):
-            check_environment(environment(env, 8))
+            spec_of(RolloutConfig(env=env))
     with pytest.raises(ConfigError, match=r"needs tasks of data\.source: reasoning-gym:gcd"):
         played(lambda _: "", lambda s: reasoning_gym.run(chain_sum(), s, "gcd", {}, max_turns=8))
 
@@ -136,7 +137,7 @@ def test_verifiers_plays_its_own_loop_with_its_tools() -> None:
 
 @pytest.mark.usefixtures("packages")
 def test_an_environment_of_verifiers_may_talk_back() -> None:
-    check_environment(environment("verifiers:chatty", 4))
+    spec_of(RolloutConfig(env="verifiers:chatty"))
     reward, policy = episode("chatty", lambda messages: "please" if len(messages) > 2 else "hm")
     assert reward == 1.0
     assert [m["content"] for m in policy.requests[-1]["messages"]] == ["Be polite.", "Ask me.", "hm", "Say please."]
@@ -157,4 +158,4 @@ def test_what_is_wrong_with_an_episode_is_a_failure_or_found_before_it() -> None
     ]
     for env, said in wrong:
         with pytest.raises(ConfigError, match=said):
-            check_environment(environment(env, 8))
+            spec_of(RolloutConfig(env=env))

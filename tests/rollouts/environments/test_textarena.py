@@ -3,12 +3,14 @@
 import random
 import re
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from freerun.core import ConfigError, Task
+from freerun.rollouts.agents.load import spec_of
+from freerun.rollouts.config import RolloutConfig
 from freerun.rollouts.environments import textarena
-from freerun.rollouts.environments.load import check_environment, environment
 from tests.rollouts.environments.policy import Message, played
 
 pytest.importorskip("textarena", reason="needs textarena: make install")
@@ -97,13 +99,13 @@ def test_a_game_for_two_against_random_moves_and_against_a_fixed_model(seat: int
         ({"name": f"textarena:{GUESS}", "seat": 1}, "is for one player: remove its option seat"),
         ("textarena:SecretMafia-v0", "is for more than two players"),
         ("textarena:TruthAndDeception-v0", "does not list its moves, so nobody can take a random one"),
-        ("textarean:X", 'there is no environment "textarean:X"'),
-        ("textarena", "lacks a name: write textarena:NAME"),
+        ("textarean:X", 'rollout.env "textarean:X" must be one of'),
+        ("textarena", 'rollout.env "textarena" must be one of textarena:NAME'),
     ],
 )
-def test_what_is_wrong_is_found_before_a_run(env: str | dict[str, object], said: str) -> None:
+def test_what_is_wrong_is_found_before_a_run(env: str | dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        check_environment(environment(env, 8))
+        spec_of(RolloutConfig(env=env))
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -113,11 +115,11 @@ def test_a_game_whose_data_is_not_here_says_how_to_get_it(monkeypatch: pytest.Mo
     with pytest.raises(
         ConfigError, match=r"Wordle-v0 does not start: it needs data, python -m nltk\.downloader words$"
     ):
-        check_environment(environment("textarena:Wordle-v0", 8))
+        spec_of(RolloutConfig(env="textarena:Wordle-v0"))
 
 
 def test_checking_leaves_the_random_numbers_alone() -> None:
     random.seed(7)
     before = random.getstate()
-    check_environment(environment({"name": f"textarena:{GUESS}", **SHORT}, 8))
+    spec_of(RolloutConfig(env={"name": f"textarena:{GUESS}", **SHORT}))
     assert random.getstate() == before

@@ -360,3 +360,16 @@ async def test_seeds_depend_on_what_is_asked_not_on_who_is_faster(talk: OpenTalk
     assert seeds[0] == seeds[1]
     assert len(set(seeds[0].values())) == 3
     assert isinstance(Client, type)
+
+
+async def test_clients_may_look_at_tokens(talk: OpenTalk) -> None:
+    with talk(lambda prompt, seed: f"It is 4.{END}") as one:
+        create: Any = one.client.chat.completions.create
+        more = {"logprobs": True, "extra_body": {"return_token_ids": True}}
+        reply = await create(model="policy", messages=[user("q")], **more)
+        (asked,) = one.policy.record
+        assert reply.choices[0].token_ids == asked.completion.tokens.tolist()
+        assert reply.prompt_token_ids == asked.prompt
+        words = [entry.token for entry in reply.choices[0].logprobs.content]
+        assert "".join(words) == f"It is 4.{END}"
+        assert reply.usage.completion_tokens == len(words)

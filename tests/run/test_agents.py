@@ -1,0 +1,214 @@
+"""Whole runs of agents, with every real process: what fails costs its member alone, the bound holds for trajectories of
+many versions, and whatever is killed, the run goes on or is gone."""
+
+import asyncio
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from freerun.config.load import load_config
+from freerun.core import FreerunError
+from freerun.models.bpe import END, write_bpe_tokenizer
+from freerun.models.checkpoint import save_decoder
+from freerun.models.tokenizer import load_tokenizer
+from freerun.observe.folder import RunFolder
+from freerun.observe.records import read_steps
+from freerun.run import local
+from freerun.run.prepare import Prepared, prepare, prepare_eval
+from tests.cli.test_stopping import descendants
+from tests.tiny import tiny_decoder
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+
+AGENT = """
+import asyncio, os
+
+async def run(task, session, fails=False):
+    does = task.extra.get("does") if session.member == 0 else None
+    if fails or does == "raises":
+        raise KeyError("answer")
+    if does == "hangs":
+        await asyncio.sleep(1e6)
+    if does == "crashes":
+        os.kill(os.getpid(), 9)
+    if does == "asks a stranger":
+        await session.chat([{"role": "user", "content": "q"}], model="gpt-5")
+    messages, length = [{"role": "user", "content": task.prompt}], 0
+    for turn in range(0 if does == "never asks" else task.extra["turns"]):
+        said = await session.chat(messages)
+        messages += [said, {"role": "user", "content": f"more {turn}"}]
+        length += len(said["content"])
+    if does == "returns text":
+        return "good"
+    if does == "returns NaN":
+        return float("nan")
+    return length / 100
+"""
+FAILURES = {
+    "raises": "error", "hangs": "deadline", "crashes": "crash", "asks a stranger": "error", "never asks": "no_call",
+    "returns text": "bad_result", "returns NaN": "bad_result",
+}  # fmt: skip
+FREERUN = (sys.executable, "-m", "freerun.cli.main")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, tasks and an agent."""
+    folder = tmp_path_factory.mktemp("agents")
+    tokenizer = load_tokenizer(write_bpe_tokenizer(folder / "tokenizer"))
+    end = tokenizer.convert_tokens_to_ids(END)
+    save_decoder(
+        tiny_decoder(vocab_size=len(tokenizer), eos_token_id=end, max_position_embeddings=1024), folder / "model"
+    )
+    write_bpe_tokenizer(folder / "model")
+    does = [*FAILURES, *[None] * 5]
+    rows = [
+        {"prompt": f"say {number}", "answer": "x", "does": does[number % 12], "turns": 12 if number % 4 == 0 else 2}
+        for number in range(48)
+    ]
+    for name, part in (("train", rows), ("fine", rows[7:12]), ("held_out", rows[8:9])):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+    (folder / "agent.py").write_text(AGENT)
+    return folder
+
+
+def prepared(folder: Path, *overrides: str, how: Any = prepare) -> Prepared:
+    base = [
+        f"runs={folder / 'runs'}", f"model.path={folder / 'model'}", f"data.source={folder / 'train.jsonl'}",
+        f"held_out.source={folder / 'held_out.jsonl'}", f"rollout.agent={folder / 'agent.py'}:run",
+        "rollout.max_new_tokens=6", "rollout.context_tokens=600", "engine.cache_tokens=16384", "reward.workers=1",
+        "train.lr=5e-3", "train.warmup_steps=0", "train.minibatches=1", "data.shuffle=false", "evaluate.pass_reward=0",
+    ]  # fmt: skip
+    return how(*load_config(None, [*base, *overrides]))  # type: ignore[no-any-return]
+
+
+def started(folder: Path, run: Prepared) -> subprocess.Popen[str]:
+    file = folder / f"{run.config.name}.yaml"
+    file.write_text(run.config.model_dump_json())
+    return subprocess.Popen([*FREERUN, "train", str(file)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def until(condition: Callable[[], bool], going: subprocess.Popen[str], patience_s: float = 90) -> None:
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        assert going.poll() is None, going.communicate()[1]
+        assert time.monotonic() < deadline
+        select.select([], [], [], 0.02)
+
+
+def sessions_of(folder: RunFolder) -> Counter[str]:
+    counts = Counter[str]()
+    for record in _metrics(folder):
+        counts.update(record["agents"]["sessions"])
+    return counts
+
+
+def _metrics(folder: RunFolder) -> list[dict[str, Any]]:
+    lines = folder.metrics.read_text().splitlines(keepends=True) if folder.metrics.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def processes_of_agents(pid: int) -> tuple[int, set[int]]:
+    """The forkserver, and its workers, which have its command line."""
+    word = b"freerun.rollouts.agents.forkserver"
+    alike = {child for child in descendants(pid) if word in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")}
+    workers = set[int]().union(*(descendants(child) for child in alike))
+    (forkserver,) = alike - workers
+    return forkserver, workers
+
+
+def test_whatever_agents_do_the_run_goes_on_and_ends_at_once(place: Path) -> None:
+    run = prepared(
+        *(place, "name=trouble", "control.steps=100000", "control.max_staleness=1", "control.when_stale=mask"),
+        *("rollout.group_size=3", "control.groups_per_step=2", "rollout.deadline_s=2", "evaluate.every=4"),
+    )
+    folder, going = RunFolder(place / "runs" / "trouble"), started(place, run)
+    try:
+        until(lambda: set(FAILURES.values()) | {"ok"} <= set(sessions_of(folder)), going)
+        crashed, steps = sessions_of(folder)["crash"], len(_metrics(folder))
+        until(lambda: bool(processes_of_agents(going.pid)[1]), going)
+        forkserver, workers = processes_of_agents(going.pid)
+        os.kill(min(workers), signal.SIGKILL)
+        os.kill(forkserver, signal.SIGKILL)
+        until(lambda: sessions_of(folder)["crash"] > crashed and len(_metrics(folder)) >= steps + 4, going)
+        family = {pid: os.pidfd_open(pid) for pid in descendants(going.pid)}
+        began = time.monotonic()
+        going.send_signal(signal.SIGINT)
+        errors = going.communicate(timeout=15)[1]
+        assert all(select.select([watched], [], [], 5)[0] for watched in family.values())
+        assert time.monotonic() - began < 10
+        assert "Traceback" not in errors
+    finally:
+        going.kill()
+    _check_trouble(folder)
+
+
+def _check_trouble(folder: RunFolder) -> None:
+    steps = read_steps(folder.metrics)
+    assert max(step.staleness_max for step in steps) == 1, "asynchronous, within its bound"
+    assert sum(step.trainer["masked_tokens"] for step in steps) > 0
+    samples = [json.loads(line) for line in folder.samples.read_text().splitlines()]
+    versions = [{version for version in sample["versions"] if version >= 0} for sample in samples]
+    assert max(map(len, versions)) >= 3, "trajectories of several versions, whose late turns are trained on"
+    notes = folder.notes.read_text()
+    assert "agent.py:7: KeyError: 'answer'" in notes
+    for said in ("not done after 2 s: killed", "ask for 'policy'", "never asked", "SIGKILL", "returned 'good'", "nan"):
+        assert said in notes, f"no note says {said!r}: {notes}"
+    assert folder.evals.read_text()
+    assert sum(step.dropped.get("rollout_error", 0) for step in steps) == 0, "two of three members were well"
+
+
+EXACT = (
+    "control.max_staleness=0", "control.groups_per_step=1", "rollout.group_size=2", "rollout.max_sessions=1",
+)  # fmt: skip
+"""One request at a time: the company that an answer has in a forward pass changes its rounding."""
+
+
+def test_a_killed_run_runs_its_sessions_again_and_learns_the_same(place: Path) -> None:
+    exact = (*EXACT, f"data.source={place / 'fine.jsonl'}")
+    run = prepared(place, *exact, "name=killed", "control.steps=100000", "train.save_every=2")
+    folder, going = RunFolder(place / "runs" / "killed"), started(place, run)
+    try:
+        until(lambda: len(_metrics(folder)) >= 3, going)
+        family = {pid: os.pidfd_open(pid) for pid in descendants(going.pid)}
+        assert {processes_of_agents(going.pid)[0]} < set(family)
+    finally:
+        going.kill()
+    going.communicate()
+    assert all(select.select([watched], [], [], 5)[0] for watched in family.values()), "its children go with it"
+    said = subprocess.run(
+        [*FREERUN, "resume", str(folder.path), "control.steps=7"], capture_output=True, text=True, check=True
+    )
+    assert "done: 7 steps" in said.stdout
+    whole = asyncio.run(local.train(prepared(place, *exact, "name=unbroken", "control.steps=7")))
+    assert [step.reward_mean for step in whole.steps] == [step.reward_mean for step in read_steps(folder.metrics)]
+    assert all(step.staleness_max == 0 for step in whole.steps)
+    resumed, unbroken = (load_file(one.checkpoints / "last" / "model.safetensors") for one in (folder, whole.folder))
+    assert all(torch.equal(resumed[key], unbroken[key]) for key in unbroken)
+    assert sum(step.samples for step in read_steps(folder.metrics)) == 7 * 2, "every task is trained on once"
+
+
+async def test_agents_that_all_fail_end_the_run_with_one_line(place: Path) -> None:
+    agent = f"rollout.agent={{name: {place / 'agent.py'}:run, fails: true}}"
+    run = prepared(place, agent, "name=failing", "control.give_up_after=2", "rollout.group_size=2")
+    with pytest.raises(FreerunError, match=r"groups were all dropped.*agent\.py:7: KeyError: 'answer'") as ended:
+        await local.train(run)
+    assert "\n" not in str(ended.value)
+
+
+async def test_evaluation_with_agents(place: Path) -> None:
+    found = await local.evaluate(prepared(place, "evaluate.samples=3", "name=looked", how=prepare_eval), lambda: None)
+    assert found.samples == 3
+    assert found.pass_at_1 == 1.0
