@@ -7,6 +7,7 @@ openai-agents, to call the calculator, to type what was asked, and to say what c
 import argparse
 import asyncio
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from examples.calculator.prepare import prepare
@@ -18,8 +19,10 @@ from freerun.observe.folder import RunFolder
 HERE = Path(__file__).parent
 
 
-async def run_demo(seed: int = 0, changes: tuple[str, ...] = (), runs: Path = Path("runs")) -> str:
-    """The demo's last line. `changes` are to run.yaml."""
+async def run_demo(
+    seed: int = 0, changes: Sequence[str] = (), warm_up: Sequence[str] = (), runs: Path = Path("runs")
+) -> str:
+    """The demo's last line. `changes` are to run.yaml, `warm_up` to warm_up.yaml."""
     start_s = time.monotonic()
     made = RunFolder.create(runs, "calculator-start").path
     await asyncio.to_thread(prepare, made, seed)
@@ -29,7 +32,7 @@ async def run_demo(seed: int = 0, changes: tuple[str, ...] = (), runs: Path = Pa
     sources = [f"{key}.source={made / name}.jsonl" for key, name in (("data", "train"), ("held_out", "held_out"))]
     return await learn(
         start_s,
-        load_config(HERE / "warm_up.yaml", [*common, model, rows]),
+        load_config(HERE / "warm_up.yaml", [*common, model, rows, *warm_up]),
         lambda warm: load_config(HERE / "run.yaml", [*common, *sources, f"model.path={warm}", *changes]),
     )
 
@@ -39,7 +42,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of model, data and sampling")
     parser.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="changes to run.yaml")
     given = parser.parse_args()
-    print(run_to_end(run_demo(given.seed, tuple(given.changes))))
+    print(run_to_end(run_demo(given.seed, given.changes)))
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
     python examples/calculator/prepare.py models/calculator
 
 The model is made from nothing: 0.1M random weights, and a tokenizer of digits and of the few pieces of text that a call
-of the calculator consists of. In the conversations somebody careless answers: two times out of three with a number made
+of the calculator consists of. In the conversations somebody careless answers: five times out of six with a number made
 up on the spot; else with the calculator, where every fifth expression is mistyped and every eighth result misread. A
-model that has learned from them is right one time in four or five.
+model that has learned from them is right one time in five.
 """
 
 import json
@@ -19,8 +19,10 @@ from freerun.models.tiny import make_model
 
 NUMBERS = range(32, 100)
 """Whose products have four digits."""
-HELD_OUT, RL_TASKS, CONVERSATIONS = 128, 1_024, 3_400
-GUESSES, MISTYPES, MISREADS = 0.75, 0.1, 0.08
+HELD_OUT, RL_TASKS, TO_TALK_ABOUT = 128, 1_024, 3_400
+TALKS = 3
+"""Conversations about each of these questions."""
+GUESSES, MISTYPES, MISREADS = 0.83, 0.2, 0.125
 """How often the careless one does that."""
 CALL, CALLED = '{"name": "calculate", "arguments": {"expression": "', '"}}'
 MARKS = ("<user>", "<assistant>", "<tool>")
@@ -46,7 +48,7 @@ def prepare(folder: Path, seed: int = 0) -> None:
     for name, count, rows in (
         ("held_out", HELD_OUT, task_rows),
         ("train", RL_TASKS, task_rows),
-        ("conversations", CONVERSATIONS, careless_rows),
+        ("conversations", TO_TALK_ABOUT, careless_rows),
     ):
         taken, questions = questions[:count], questions[count:]
         written = (json.dumps(row) + "\n" for question in taken for row in rows(question, dice))
@@ -59,6 +61,11 @@ def task_rows(question: Question, _: random.Random) -> Iterator[Row]:
 
 
 def careless_rows(question: Question, dice: random.Random) -> Iterator[Row]:
+    for _ in range(TALKS):
+        yield from careless_talk(question, dice)
+
+
+def careless_talk(question: Question, dice: random.Random) -> Iterator[Row]:
     """A row for each turn: what was said before it, and what the careless one says."""
     left, right = question
     asked = {"role": "user", "content": f"What is {left}*{right}?"}
