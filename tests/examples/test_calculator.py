@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[2]
 async def test_a_tiny_model_learns_to_call_a_calculator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     line = await run_demo(
-        changes=["control.steps=12", "train.decay_steps=0", "train.lr=1e-3", "evaluate.every=12", "held_out.limit=64"],
-        warm_up=["control.steps=320", "train.decay_steps=320", "data.limit=6144"],
+        changes=["control.steps=10", "train.decay_steps=0", "evaluate.every=10", "held_out.limit=64"],
+        warm_up=["control.steps=450", "train.decay_steps=450"],
         runs=tmp_path,
     )
     told = re.fullmatch(r"demo: reward (\S+) -> (\S+) in \d+ s, staleness max (\d) \(bound 4\)", line)
