@@ -1,8 +1,8 @@
 """`freerun bench exact`: is every trained token the engine's own, whatever agents and their clients do?
 
-Sessions of unmodified clients and frameworks, and of an agent that does at random all that forks a conversation, against
-a gateway with the embedded engine behind it, while its weights change every moment. What the sessions give to training
-is compared with a record that was kept on the engine's side: the id, log-probability, version and whole context of each
+Sessions of unmodified clients and frameworks, and of an agent that does at random all that forks a conversation, ask a
+gateway with the embedded engine behind it, while its weights change every moment. What the sessions give to training is
+compared with a record that was kept on the engine's side: the id, log-probability, version and whole context of each
 token.
 """
 
