@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from freerun.models.attention import PackedAttention
 from freerun.models.checkpoint import load_decoder, save_decoder
+from freerun.models.decoder import Decoder
 from freerun.models.tiny import make_model
 from freerun.models.tokenizer import load_tokenizer
 
@@ -26,16 +28,24 @@ def taught_folder(folder: Path, template: str, lessons: Mapping[str, str]) -> Pa
     tokens = torch.tensor([token for sequence in sequences for token in sequence])
     positions = torch.cat([torch.arange(len(sequence)) for sequence in sequences])
     is_answer = torch.cat([torch.arange(len(s)) >= len(row[0]) for s, row in zip(sequences, rows, strict=True)])[1:]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # for work this small, a second one costs more than it does
+    try:
+        _teach(decoder, tokens, positions, [len(sequence) for sequence in sequences], is_answer)
+    finally:
+        torch.set_num_threads(threads)
+    save_decoder(decoder, folder, like=folder)
+    return folder
+
+
+def _teach(decoder: Decoder, tokens: Tensor, positions: Tensor, lengths: list[int], is_answer: Tensor) -> None:
     optimizer = torch.optim.AdamW(decoder.parameters(), lr=5e-3, weight_decay=0.0)
     for _ in range(400):
-        hidden = decoder(tokens, positions, PackedAttention([len(sequence) for sequence in sequences]))
+        hidden = decoder(tokens, positions, PackedAttention(lengths))
         losses = cross_entropy(decoder.logits(hidden[:-1][is_answer]), tokens[1:][is_answer], reduction="none")
         if losses.max() < 0.1:
-            break
+            return
         optimizer.zero_grad()
         torch.autograd.backward(losses.mean())
         optimizer.step()
-    else:
-        raise AssertionError("the tiny model learns nothing")
-    save_decoder(decoder, folder, like=folder)
-    return folder
+    raise AssertionError("the tiny model learns nothing")

@@ -26,8 +26,8 @@ from freerun.engines.dialects.answers import AnswerReading
 from freerun.machine.scratch import scratch_folder
 from freerun.models.bpe import write_bpe_tokenizer
 from freerun.models.tokenizer import load_tokenizer
+from freerun.rollouts.gateway.prompts import SessionRules
 from freerun.rollouts.gateway.server import Gateway
-from freerun.rollouts.gateway.session import SessionRules
 from freerun.rollouts.gateway.template import Template
 
 _RESULT = (

@@ -13,8 +13,9 @@ from freerun.core.trajectory import Trajectory
 from freerun.engines.base import Client
 from freerun.rollouts.agents.pool import AgentPool
 from freerun.rollouts.agents.spec import AgentResult, SessionFailure
+from freerun.rollouts.gateway.prompts import SessionRules
 from freerun.rollouts.gateway.server import Gateway
-from freerun.rollouts.gateway.session import Session, SessionRules
+from freerun.rollouts.gateway.session import Session
 from freerun.rollouts.said_once import SaidOnce
 
 TRIES = 2

@@ -11,8 +11,8 @@ from freerun.plan.lengths import context_tokens
 from freerun.rollouts.agent import AgentRollout
 from freerun.rollouts.agents.load import check_imports
 from freerun.rollouts.agents.pool import AgentPool
+from freerun.rollouts.gateway.prompts import SessionRules
 from freerun.rollouts.gateway.server import Gateway
-from freerun.rollouts.gateway.session import SessionRules
 from freerun.rollouts.gateway.template import Template
 from freerun.run.prepare import Prepared
 

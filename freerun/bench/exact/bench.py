@@ -32,8 +32,8 @@ from freerun.machine.scratch import scratch_folder
 from freerun.rollouts.agents import http
 from freerun.rollouts.agents.spec import Access
 from freerun.rollouts.gateway.forks import ForkReason
+from freerun.rollouts.gateway.prompts import SessionRules
 from freerun.rollouts.gateway.server import Gateway
-from freerun.rollouts.gateway.session import SessionRules
 from freerun.rollouts.gateway.template import Template
 
 Agent = Callable[[Access, random.Random], Awaitable[None]]

@@ -48,6 +48,8 @@ class ChatRequest:
     stream: bool = False
     template_options: dict[str, Any] = field(default_factory=dict)
     """What the chat template is told besides: `reasoning_effort`, `enable_thinking`, …"""
+    continues: bool = False
+    """Whether the last message is the beginning of the answer, which goes on from there."""
     previous: str | None = None
     """`previous_response_id`: the messages go on from those of that response, and its answer."""
 

@@ -82,6 +82,7 @@ class ChatDialect:
             stop=read_body.stops(),
             stream=read_body.stream,
             template_options=told,
+            continues=read_body.continue_final_message,
         )
         check_choice(request.tool_choice, request.tools)
         return request

@@ -73,6 +73,7 @@ class MessagesDialect:
             stop=read_body.stops(),
             stream=read_body.stream,
             template_options=read_body.template_options(),
+            continues=read_body.messages[-1].get("role") == "assistant",
         )
         check_choice(request.tool_choice, request.tools)
         return request

@@ -32,7 +32,8 @@ from freerun.engines.embedded.replies import ClientGone, json, unless_gone
 from freerun.engines.listening import KEEP_ALIVE_S, Where, listen, url_of
 from freerun.engines.refused import Refused
 from freerun.rollouts.agents.spec import Access
-from freerun.rollouts.gateway.session import Reply, Session, SessionEnded, SessionRules
+from freerun.rollouts.gateway.prompts import SessionRules
+from freerun.rollouts.gateway.session import Reply, Session, SessionEnded
 
 POLICY, FIXED = "policy", "policy-fixed"
 _REMEMBERED = 10_000
@@ -144,7 +145,9 @@ class Gateway:
         if await request.is_disconnected():
             session.hung_up(reply)
             raise ClientGone
-        about = asked, reply.id, asked.model or POLICY, int(time.time())
+        wants_ids = getattr(asked.body, "return_token_ids", False)
+        prompt = reply.prompt.tolist() if wants_ids else range(len(reply.prompt))  # to others, its length is told
+        about = asked, reply.id, asked.model or POLICY, int(time.time()), prompt, session.word
         whole = dialect.writer(*about).whole(reply.said, reply.usage)
         session.responses.keep(asked, reply.said[0], whole)
         if not asked.stream:

@@ -20,22 +20,18 @@ import numpy as np
 from freerun.core import EngineError, FinishReason
 from freerun.core.nouns import Tokens
 from freerun.core.reports import SessionReport
-from freerun.core.task import Message
 from freerun.core.trajectory import Trajectory
 from freerun.engines.base import Client, Completion, Sampling
-from freerun.engines.dialects.answers import AnswerReading, Mint
+from freerun.engines.dialects.answers import Mint
 from freerun.engines.dialects.base import ChatRequest, Said, Usage
 from freerun.engines.dialects.response_store import ResponseStore
 from freerun.engines.refused import Refused
-from freerun.rollouts.gateway.forks import Apart, ForkReason, overridden, reason_of
-from freerun.rollouts.gateway.history import Digest, History, Match, digest_of, digest_of_tools
-from freerun.rollouts.gateway.template import Rendering, Template, TemplateRefused
+from freerun.rollouts.gateway.forks import Apart, ForkReason, overridden
+from freerun.rollouts.gateway.prompts import Opening, Prompt, Prompts, SessionRules
 from freerun.rollouts.gateway.turns import SampledTurn, samples_of
 
 _MOST_ANSWERS = 128
 """To one request, as at OpenAI: each is a branch, and all are sampled at the same time."""
-_LONG_TEXT = 20_000
-"""Characters whose encoding is worth a thread: the loop goes on meanwhile."""
 
 
 class SessionEnded(Refused):
@@ -45,49 +41,6 @@ class SessionEnded(Refused):
         )
 
 
-@dataclass(slots=True, frozen=True)
-class SessionRules:
-    """What all sessions of a rollout share."""
-
-    template: Template
-    reading: AnswerReading
-    """How the model writes thoughts and calls of tools."""
-    ends: frozenset[int]
-    """The tokens that end an answer."""
-    sampling: Sampling
-    """The run's: it is the same for all requests, whatever they ask for."""
-    context_tokens: int
-    keeps_sampled: bool = True
-    """Whether histories are what was sampled (`history: sampled`), or what the template makes of them."""
-
-
-@dataclass(slots=True, frozen=True)
-class Opening:
-    """What the prompt holds of the answer already."""
-
-    is_thinking: bool
-    """The template has begun the model's thoughts."""
-    begun: str
-    """What the answer must begin with, to call a tool: it is given, too."""
-
-
-@dataclass(slots=True)
-class Prompt:
-    """Where a request goes on from, and with what."""
-
-    parent: SampledTurn | None
-    given: Tokens
-    digests: list[Digest]
-    """Of its messages."""
-    tools: Digest
-    fork: ForkReason | None
-    opening: "Opening"
-
-    @property
-    def tokens(self) -> Tokens:
-        return self.given if self.parent is None else np.concatenate([self.parent.tokens, self.given])
-
-
 @dataclass(slots=True)
 class Reply:
     """The answers to one request."""
@@ -95,6 +48,7 @@ class Reply:
     id: str
     said: list[Said]
     usage: Usage
+    prompt: Tokens
     turns: list[SampledTurn]
     """Empty where they are not trained on."""
 
@@ -119,13 +73,11 @@ class Session:
         self.key = key
         self.closed = False
         self._rules, self._client, self._name = rules, client, name
-        self._histories: dict[Digest, History] = {}
         self._turns: list[SampledTurn] = []
+        self._prompts = Prompts(rules, self._turns)
         self._by_prompt: defaultdict[bytes, list[SampledTurn]] = defaultdict(list)
         self._by_id: dict[str, list[SampledTurn]] = {}
         self._occurrences = Counter[bytes]()
-        self._longest: dict[Digest, int] = {}
-        """By the first message: how many messages its longest conversation has."""
         self._going: set[asyncio.Future[list[Completion]]] = set()
         self._asked: set[_Asked] = set()
         self._numbers = count()
@@ -141,7 +93,7 @@ class Session:
         """Answers that are trained on. `is_retry`: the client says that it asks again because it got no answer."""
         self._check_open()
         number = next(self._numbers)
-        prompt = await self._prompt_of(request)
+        prompt = await self._prompts.of(request)
         tokens = prompt.tokens
         sampling = self._sampling(request, len(tokens))
         key = blake2b(tokens.tobytes(), digest_size=16).digest()
@@ -167,14 +119,14 @@ class Session:
         if asked.abandoned:
             self._leave_out(turns, Apart.RETRIED)
         self._by_id[id := f"{self.key[:8]}{number}"] = turns
-        return Reply(id, [turn.said for turn in turns], _usage(len(tokens), completions), turns)
+        said = [turn.said for turn in turns]
+        return Reply(id, said, self._usage(len(tokens), completions, said), tokens, turns)
 
     async def serve(self, request: ChatRequest) -> Reply:
         """Answers of the same model that are not trained on, sampled as the request asks: for users and judges."""
         self._check_open()
         number = next(self._numbers)
-        how = Rendering(request.offered_tools, request.template_options)
-        given, opening = await self._whole(request, how)
+        given, opening = await self._prompts.whole(request)
         tokens, body = np.asarray(given, np.int32), request.body
         sampling = replace(
             self._sampling(request, len(tokens)),
@@ -184,12 +136,13 @@ class Session:
         )
         completions = await self._sampled(tokens, sampling, request, b"fixed" + tokens.tobytes())
         said = [self._said(one, request, opening, number) for one in completions]
-        return Reply(f"{self.key[:8]}{number}", said, _usage(len(tokens), completions), [])
+        usage = self._usage(len(tokens), completions, said)
+        return Reply(f"{self.key[:8]}{number}", said, usage, tokens, [])
 
     async def count(self, request: ChatRequest) -> int:
         """How many tokens these messages are."""
         self._check_open()
-        tokens, _ = await self._whole(request, Rendering(request.offered_tools, request.template_options))
+        tokens, _ = await self._prompts.whole(request)
         return len(tokens)
 
     def reward(self, value: float, response: str | None = None) -> None:
@@ -203,6 +156,10 @@ class Session:
             turns[-1].reward = (turns[-1].reward or 0.0) + value
         else:
             self._before_any_turn += value
+
+    def word(self, token: int) -> str:
+        """What a token says."""
+        return self._rules.reading.decode_all([token])
 
     def hung_up(self, reply: Reply) -> None:
         """The client was gone before it had the reply."""
@@ -242,73 +199,6 @@ class Session:
             to_come += turn.reward or 0.0
             returns[turn.number] = to_come
         return returns
-
-    async def _prompt_of(self, request: ChatRequest) -> Prompt:
-        messages = request.messages
-        how = Rendering(request.offered_tools, request.template_options)
-        tools, digests = digest_of_tools(how.tools, how.options), [digest_of(message) for message in messages]
-        match = self._histories.setdefault(tools, History()).match(messages, digests)
-        if not self._rules.keeps_sampled:
-            return await self._rendered_anew(request, how, match, digests, tools)
-        parent, fork = match.turn, self._fork(match, messages, digests, tools)
-        if parent is not None:
-            try:
-                given, opening = self._tail(parent, match.at, request, how)
-            except TemplateRefused:
-                parent, fork = None, ForkReason.TEMPLATE
-        if parent is None:
-            given, opening = await self._whole(request, how)
-        return Prompt(parent, np.asarray(given, np.int32), digests, tools, fork, opening)
-
-    async def _rendered_anew(
-        self, request: ChatRequest, how: Rendering, match: Match, digests: list[Digest], tools: Digest
-    ) -> Prompt:
-        """As the model is deployed: the template decides what is left of earlier turns. The prompt goes on from the
-        longest turn whose tokens it begins with."""
-        whole, opening = await self._whole(request, how)
-        tokens = np.asarray(whole, np.int32)
-        begins = [turn for turn in self._turns if _begins_with(tokens, turn)]
-        parent = max(begins, key=lambda turn: len(turn.tokens), default=None)
-        given = tokens if parent is None else tokens[len(parent.tokens) :]
-        fork = self._fork(match, request.messages, digests, tools)
-        if match.turn is not None and parent is not match.turn:
-            fork = ForkReason.TEMPLATE
-        return Prompt(parent, given, digests, tools, fork, opening)
-
-    def _tail(self, parent: SampledTurn, at: int, request: ChatRequest, how: Rendering) -> tuple[list[int], Opening]:
-        """What comes behind that turn. Its end is part of it, unless the policy's last token was that end."""
-        text = self._rules.template.tail(request.messages, at, how)
-        opening = self._opening(request, text)
-        tokens = self._rules.template.encoded(text + opening.begun)
-        sampled = parent.completion.tokens
-        return tokens[1:] if tokens and len(sampled) and tokens[0] == sampled[-1] else tokens, opening
-
-    def _opening(self, request: ChatRequest, prompt: str) -> Opening:
-        reading = self._rules.reading
-        is_thinking = reading.is_thinking(prompt)
-        begun = reading.opening(request, is_thinking)
-        return Opening(is_thinking, begun)
-
-    def _fork(self, match: Match, messages: list[Message], digests: list[Digest], tools: Digest) -> ForkReason | None:
-        """None where it is the session's first request, or goes on from where a branch ended."""
-        if not self._turns or (match.turn is not None and not match.turn.children):
-            return None
-        if self._histories[tools].knows_beginning(digests[0]):
-            return reason_of(match, messages, self._longest.get(digests[0], 0))
-        others = (history for key, history in self._histories.items() if key != tools)
-        return ForkReason.TOOLS if any(other.knows_beginning(digests[0]) for other in others) else ForkReason.NEW
-
-    async def _whole(self, request: ChatRequest, how: Rendering) -> tuple[list[int], Opening]:
-        template = self._rules.template
-        try:
-            text = template.whole(request.messages, how)
-        except TemplateRefused as error:
-            raise Refused(f"the model's chat template refuses these messages: {error}", "messages") from None
-        opening = self._opening(request, text)
-        text += opening.begun
-        if len(text) < _LONG_TEXT:
-            return template.encoded(text), opening
-        return await asyncio.to_thread(template.encoded, text), opening
 
     def _most(self, prompt_tokens: int) -> int:
         return min(self._rules.sampling.max_new_tokens, self._rules.context_tokens - prompt_tokens)
@@ -352,14 +242,15 @@ class Session:
         self, completion: Completion, request: ChatRequest, prompt: Prompt, number: int, began: int, own_limit: bool
     ) -> SampledTurn:
         said = self._said(completion, request, prompt.opening, number)
+        asked = request.messages[: len(prompt.digests)]
         turn = SampledTurn(
             number=len(self._turns),
             parent=prompt.parent,
             given=prompt.given,
             completion=completion,
             said=said,
-            messages=request.messages,
-            at=len(request.messages),
+            messages=asked,
+            at=len(asked),
             cut=completion.finish is FinishReason.LENGTH and not own_limit,
             began=began,
         )
@@ -367,9 +258,8 @@ class Session:
         if prompt.parent is not None:
             self._take_back(prompt.parent)
             prompt.parent.children.append(turn)
-        self._histories[prompt.tools].add([*prompt.digests, digest_of(said.message())], turn)
-        first = prompt.digests[0]
-        self._longest[first] = max(self._longest.get(first, 0), turn.at + 1)
+            prompt.parent.messages = []  # its child has them
+        self._prompts.answered(prompt, turn)
         return turn
 
     def _said(self, completion: Completion, request: ChatRequest, opening: Opening, number: int) -> Said:
@@ -391,6 +281,11 @@ class Session:
         if parent is not None and completions[0].versions.oldest > parent.completion.versions.newest:
             report.reread_tokens += max(tokens - len(prompt.given) - cached, 0)
 
+    def _usage(self, prompt_tokens: int, completions: Sequence[Completion], said: Sequence[Said]) -> Usage:
+        sampled = sum(len(one.tokens) for one in completions)
+        thought = sum(map(self._rules.reading.reasoning_tokens, said))
+        return Usage(prompt_tokens, sampled, max(one.cached for one in completions), thought)
+
     def _retry(self, key: bytes) -> None:
         """The answers to that prompt that are there, or on their way, did not reach the client."""
         for asked in self._asked:
@@ -403,6 +298,7 @@ class Session:
             turn.left_out = why
             if turn.parent is not None:
                 turn.parent.children.remove(turn)
+                turn.parent.messages = turn.messages[: turn.parent.at]
         self._count_apart(why, len(unused))
 
     def _take_back(self, turn: SampledTurn | None) -> None:
@@ -425,16 +321,6 @@ class Session:
 
 async def _all(stream: AsyncIterator[Completion]) -> list[Completion]:
     return sorted([completion async for completion in stream], key=lambda completion: completion.index)
-
-
-def _begins_with(tokens: Tokens, turn: SampledTurn) -> bool:
-    known = turn.tokens
-    return len(known) < len(tokens) and bool((tokens[: len(known)] == known).all())
-
-
-def _usage(prompt_tokens: int, completions: Sequence[Completion]) -> Usage:
-    sampled = sum(len(one.tokens) for one in completions)
-    return Usage(prompt_tokens, sampled, max(one.cached for one in completions))
 
 
 def _bare(response: str) -> str:

@@ -157,9 +157,14 @@ class Template:
 
 def _shows(behind: str, after: list[Message]) -> bool:
     """Whether what was said after the turn is there: some templates leave out a tool's result that they do not expect.
-    They may write it as JSON, so only letters and digits are looked for."""
-    words = (_WORD.search(str(message.get("content") or "")) for message in after)
-    return all(word is None or word[0] in behind for word in words)
+    They may write it as JSON, or shorten it, so some word of it is looked for."""
+    said = (str(message.get("content") or "") for message in after)
+    return all(any(word in behind for word in words) for text in said if (words := _words(text)))
+
+
+def _words(text: str) -> list[str]:
+    """Those that a long text begins and ends with."""
+    return _WORD.findall(text[:_LONG]) + _WORD.findall(text[-_LONG:])
 
 
 def _with_object(call: Message) -> Message:

@@ -29,7 +29,7 @@ class SampledTurn:
     completion: Completion
     said: Said
     messages: list[Message]
-    """Those of its request."""
+    """Those of its request. Held by the last turn of a conversation alone, like `tokens`."""
     at: int
     """The place of its own message behind those."""
     cut: bool = False

@@ -12,8 +12,9 @@ from freerun.core.trajectory import Trajectory
 from freerun.engines.base import Client, Sampling
 from freerun.engines.dialects.answers import AnswerReading
 from freerun.rollouts.agents.spec import Access
+from freerun.rollouts.gateway.prompts import SessionRules
 from freerun.rollouts.gateway.server import Gateway
-from freerun.rollouts.gateway.session import Session, SessionRules
+from freerun.rollouts.gateway.session import Session
 from freerun.rollouts.gateway.template import Template
 from tests.rollouts.gateway.scripted_policy import END, Script, ScriptedPolicy, assert_exact, tokenizer_of
 

@@ -11,8 +11,8 @@ import pytest
 
 from freerun.engines.base import Client, Sampling
 from freerun.engines.dialects.answers import AnswerReading
+from freerun.rollouts.gateway.prompts import SessionRules
 from freerun.rollouts.gateway.server import Gateway
-from freerun.rollouts.gateway.session import SessionRules
 from freerun.rollouts.gateway.template import Template
 from tests.rollouts.gateway.conftest import OpenTalk, Talk
 from tests.rollouts.gateway.scripted_policy import ScriptedPolicy

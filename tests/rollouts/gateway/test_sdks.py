@@ -156,3 +156,17 @@ async def test_parallel_calls_of_a_framework_are_one_sample(talk: OpenTalk, agen
     with talk(script) as one:
         assert await agent(one) == ANSWER
         one.check(samples=1)
+
+
+async def test_an_answer_that_a_client_begins_goes_on_from_there(talk: OpenTalk) -> None:
+    """Anthropic's clients send the beginning of an answer as the last message, and put the two together themselves."""
+    with talk(lambda prompt, seed: f" 4, I think, {prompt.count('user')}.{END}") as one:
+        client = anthropic.AsyncAnthropic(base_url=one.access.base_url.removesuffix("/v1"), api_key="x", max_retries=0)
+        said: list[Any] = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": "It is"}]
+        for _ in range(2):
+            reply: Any = await client.messages.create(model="policy", max_tokens=50, messages=said)
+            assert reply.content[0].text.startswith(" 4, I think"), "what was sent is not sent back"
+            said[-1] = {"role": "assistant", "content": said[-1]["content"] + reply.content[0].text}
+            said += [{"role": "user", "content": "Sure?"}, {"role": "assistant", "content": "It is"}]
+        assert one.policy._tokenizer.decode(one.policy.record[0].prompt).endswith("assistant\nIt is")
+        one.check(samples=1)

@@ -373,3 +373,16 @@ async def test_a_vote_of_which_one_was_retried_keeps_what_the_agent_goes_on_from
         one.check(samples=2)
         assert one.session.report.apart == {}
         assert one.session.report.turns == 4
+
+
+async def test_clients_may_look_at_tokens(talk: OpenTalk) -> None:
+    with talk(lambda prompt, seed: f"It is 4.{END}") as one:
+        create: Any = one.client.chat.completions.create
+        more = {"logprobs": True, "extra_body": {"return_token_ids": True}}
+        reply = await create(model="policy", messages=[user("q")], **more)
+        (asked,) = one.policy.record
+        assert reply.choices[0].token_ids == asked.completion.tokens.tolist()
+        assert reply.prompt_token_ids == asked.prompt
+        words = [entry.token for entry in reply.choices[0].logprobs.content]
+        assert "".join(words) == f"It is 4.{END}"
+        assert reply.usage.completion_tokens == len(words)

@@ -8,7 +8,6 @@ from freerun.engines.dialects.base import ChatRequest
 from freerun.engines.dialects.bodies import Body
 from freerun.engines.dialects.chat import ChatBody
 from freerun.engines.dialects.conversation import for_template
-from freerun.engines.dialects.messages import MessagesBody
 from freerun.engines.embedded.serving.completions import CompletionBody
 from freerun.engines.embedded.serving.tokenizer import Tokenizer
 from freerun.engines.extras import MOST_ANSWERS
@@ -73,15 +72,12 @@ def chat_prompt_of(request: ChatRequest, tokenizer: Tokenizer, reading: AnswerRe
 
 
 def _how(request: ChatRequest) -> dict[str, Any]:
-    """What the tokenizer is told. Anthropic's clients have an answer continued by sending its beginning."""
+    """What the tokenizer is told."""
     body = request.body
-    goes_on = isinstance(body, ChatBody) and body.continue_final_message
-    if isinstance(body, MessagesBody):
-        goes_on = request.messages[-1]["role"] == "assistant"
     opens = body.add_generation_prompt if isinstance(body, ChatBody) else None
     return {
         "tools": request.offered_tools or None,
         "documents": body.documents if isinstance(body, ChatBody) else None,
-        "add_generation_prompt": not goes_on if opens is None else opens,
-        "continue_final_message": goes_on,
+        "add_generation_prompt": not request.continues if opens is None else opens,
+        "continue_final_message": request.continues,
     }
