@@ -121,8 +121,8 @@ def test_a_dry_run_finds_what_is_wrong_with_an_agent(
         (["rollout.kind=tools"], "add rollout.tools"),
         (["rollout.tools=[{mcp: [program]}]"], "rollout.tools is for rollout.kind: tools"),
         (["rollout.agent=a.py:run", "rollout.env=textarena:X"], "both say who talks to the policy: keep one"),
-        (["rollout.command=[true]", "rollout.context_tokens=9000"], "rollout.context_tokens is 9000"),
-        (["rollout.command=[true]", "model.path={tmp}/mute"], "the model has no chat template"),
+        (["rollout.command=[echo]", "rollout.context_tokens=9000"], "rollout.context_tokens is 9000"),
+        (["rollout.command=[echo]", "model.path={tmp}/mute"], "the model has no chat template"),
     ],
 )
 def test_agents_that_cannot_run_are_told_before_anything_starts(
