@@ -22,7 +22,7 @@ async def test_whatever_clients_do_trained_tokens_are_the_engines_own(tmp_path: 
     assert found.compared.tokens > 2_500
     assert found.updates >= 3, "new weights all the while"
     assert found.spanning >= 5, "samples of several versions"
-    assert found.samples_a_member == 1.0
+    assert 1.0 <= found.samples_a_member < 1.15, "pydantic-ai rewrites an answer with <think> in its middle: a fork"
     assert len(found.kinds.keys() & APPEND_ONLY.keys()) >= 6
     assert sum(found.forks.values()) >= 10
     errors = {error.partition(":")[0] for counted in found.kinds.values() for error in counted.errors}
