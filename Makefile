@@ -1,12 +1,15 @@
-# `make demo` and `make test` do all the set-up themselves, into .venv.
+# `make demo`, `make demo-agents` and `make test` do all the set-up themselves, into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo demo-agents test lint clean
 .DELETE_ON_ERROR:
 
 demo: .venv/installed
 	$(BIN)/freerun demo
+
+demo-agents: .venv/installed-agents
+	$(BIN)/python -m examples.calculator.demo
 
 test: .venv/installed-dev lint
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
@@ -21,6 +24,10 @@ lint: .venv/installed-dev
 	$(BIN)/pip install --quiet --constraint constraints.txt "setuptools>=77"
 	$(BIN)/pip install --quiet --constraint constraints.txt torch==2.13.0
 	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation --editable .
+	touch $@
+
+.venv/installed-agents: .venv/installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation --editable ".[openai-agents]"
 	touch $@
 
 .venv/installed-dev: .venv/installed

@@ -60,16 +60,7 @@ def every_word() -> list[str]:
 
 
 def write_model(folder: Path, seed: int = 0) -> None:
-    make_model(folder, [USER, ASSISTANT, *every_word()], seed, hidden=64, layers=2)
-    tokenizer = json.loads((folder / "tokenizer.json").read_text())
-    tokenizer["pre_tokenizer"]["pattern"]["Regex"] = PIECES
-    special = dict(tokenizer["added_tokens"][0])
-    tokenizer["added_tokens"] += [
-        {**special, "content": token, "id": tokenizer["model"]["vocab"][token]} for token in (USER, ASSISTANT)
-    ]
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": TEMPLATE}))
+    make_model(folder, every_word(), seed, chat_template=TEMPLATE, marks=(USER, ASSISTANT))
 
 
 def write_games(file: Path, seed: int = 0) -> None:

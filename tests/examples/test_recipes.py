@@ -16,7 +16,11 @@ OF_SMOLLM2 = [name for name in RECIPES if "models/smollm2" in (EXAMPLES / name /
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_folder(tmp_path_factory.mktemp("tiny") / "model", max_position_embeddings=8192)
+    folder = tiny_folder(tmp_path_factory.mktemp("tiny") / "model", max_position_embeddings=8192)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    template = "{% for message in messages %}{{ message.role + message.content + '<eos>' }}{% endfor %}"
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": template}))
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +36,7 @@ def word_problems(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_there_are_recipes() -> None:
-    assert {"chain_sum", "gsm8k"} <= set(OF_SMOLLM2)
+    assert {"chain_sum", "gsm8k", "calculator_smollm2"} <= set(OF_SMOLLM2)
     listed = (EXAMPLES / "README.md").read_text()
     for recipe in RECIPES:
         assert f"({recipe}/)" in listed
@@ -47,6 +51,7 @@ def test_a_recipe_passes_a_dry_run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.chdir(EXAMPLES.parent)
     file = EXAMPLES / recipe / "run.yaml"
     given = yaml.safe_load(file.read_text())
     assert given["model"]["path"] == "models/smollm2"
@@ -62,9 +67,10 @@ def test_a_recipe_passes_a_dry_run(
     assert " None " not in plan
 
 
-def test_held_out_sums_are_not_those_trained_on() -> None:
+@pytest.mark.parametrize("recipe", ["chain_sum", "calculator_smollm2"])
+def test_held_out_sums_are_not_those_trained_on(recipe: str) -> None:
     """reasoning-gym makes task i of seed s from s + i, so nearby seeds have the same tasks."""
-    given = yaml.safe_load((EXAMPLES / "chain_sum" / "run.yaml").read_text())
+    given = yaml.safe_load((EXAMPLES / recipe / "run.yaml").read_text())
     data, held_out = given["data"], given["held_out"]
     seed = held_out["options"].pop("seed")
     assert data["options"].get("seed", 0) + data["limit"] <= seed

@@ -362,19 +362,6 @@ async def test_seeds_depend_on_what_is_asked_not_on_who_is_faster(talk: OpenTalk
     assert isinstance(Client, type)
 
 
-async def test_a_vote_of_which_one_was_retried_keeps_what_the_agent_goes_on_from(talk: OpenTalk) -> None:
-    """A retry says that an answer to that prompt was lost, not which: those that are used were not."""
-    with talk(counted("a")) as one:
-        said = await ask(one, [user("q")])
-        second = await ask(one, [user("q"), said, user("r")])
-        await ask(one, [user("q"), said, user("r")], extra_headers={"x-stainless-retry-count": "1"})
-        assert one.session.report.apart == {"retried": 1}
-        await ask(one, [user("q"), said, user("r"), second, user("t")])
-        one.check(samples=2)
-        assert one.session.report.apart == {}
-        assert one.session.report.turns == 4
-
-
 async def test_clients_may_look_at_tokens(talk: OpenTalk) -> None:
     with talk(lambda prompt, seed: f"It is 4.{END}") as one:
         create: Any = one.client.chat.completions.create
@@ -386,3 +373,16 @@ async def test_clients_may_look_at_tokens(talk: OpenTalk) -> None:
         words = [entry.token for entry in reply.choices[0].logprobs.content]
         assert "".join(words) == f"It is 4.{END}"
         assert reply.usage.completion_tokens == len(words)
+
+
+async def test_a_vote_of_which_one_was_retried_keeps_what_the_agent_goes_on_from(talk: OpenTalk) -> None:
+    """A retry says that an answer to that prompt was lost, not which: those that are used were not."""
+    with talk(counted("a")) as one:
+        said = await ask(one, [user("q")])
+        second = await ask(one, [user("q"), said, user("r")])
+        await ask(one, [user("q"), said, user("r")], extra_headers={"x-stainless-retry-count": "1"})
+        assert one.session.report.apart == {"retried": 1}
+        await ask(one, [user("q"), said, user("r"), second, user("t")])
+        one.check(samples=2)
+        assert one.session.report.apart == {}
+        assert one.session.report.turns == 4
