@@ -2,6 +2,7 @@
 
 import json
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -108,6 +109,40 @@ def test_a_dry_run_finds_what_is_wrong_with_an_agent(
         assert code == (2 if told else 0), said
         assert (told or "samples a step") in said
         assert told is None or said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["rollout.env=textarena:NoSuchGame-v0"], 'textarena has no game "NoSuchGame-v0"'),
+        (["rollout.env=textarna:GuessTheNumber-v0"], "did you mean textarena?"),
+        (["rollout.command=[nothing-here]"], "there is no program nothing-here: install it"),
+        (["rollout.kind=tools", "rollout.tools=[{mcp: [nothing-here]}]"], "the MCP server nothing-here does not start"),
+        (["rollout.kind=tools"], "add rollout.tools"),
+        (["rollout.tools=[{mcp: [program]}]"], "rollout.tools is for rollout.kind: tools"),
+        (["rollout.agent=a.py:run", "rollout.env=textarena:X"], "both say who talks to the policy: keep one"),
+        (["rollout.command=[echo]", "rollout.context_tokens=9000"], "rollout.context_tokens is 9000"),
+        (["rollout.command=[echo]", "model.path={tmp}/mute"], "the model has no chat template"),
+    ],
+)
+def test_agents_that_cannot_run_are_told_before_anything_starts(
+    run_yaml: Path,
+    overrides: list[str],
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tokenizer,) = run_yaml.parent.rglob("tokenizer_config.json")
+    shutil.copytree(tokenizer.parent, run_yaml.parent / "mute")
+    template = "{% for message in messages %}{{ message['content'] }}>{% endfor %}"
+    tokenizer.write_text(json.dumps(json.loads(tokenizer.read_text()) | {"chat_template": template}))
+    given = [override.format(tmp=run_yaml.parent) if "{tmp}" in override else override for override in overrides]
+    code, errors = freerun("train", run_yaml, *given, monkeypatch=monkeypatch, capsys=capsys)
+    assert code == 2
+    assert len(errors.strip().splitlines()) == 1
+    assert says in errors
+    assert len(errors) < 300, "a line, not a whole section"
+    assert not (run_yaml.parent / "runs").exists(), "something was started"
 
 
 def test_tasks_that_are_trained_and_evaluated_on_are_told(

@@ -1,8 +1,8 @@
 """`freerun bench exact`: is every trained token the engine's own, whatever agents and their clients do?
 
-Sessions of unmodified clients and frameworks, and of an agent that does at random all that forks a conversation, against
-a gateway with the embedded engine behind it, while its weights change every moment. What the sessions give to training
-is compared with a record that was kept on the engine's side: the id, log-probability, version and whole context of each
+Sessions of unmodified clients and frameworks, and of an agent that does at random all that forks a conversation, ask a
+gateway with the embedded engine behind it, while its weights change every moment. What the sessions give to training is
+compared with a record that was kept on the engine's side: the id, log-probability, version and whole context of each
 token.
 """
 
@@ -88,7 +88,8 @@ class Found:
 
     @property
     def samples_a_member(self) -> float:
-        """Of the clients that only ever add to a conversation. What one asks a second time begins another."""
+        """Of the clients that only ever add to a conversation. What one asks a second time begins another. pydantic-ai
+        rewrites answers that have thoughts in their middle, which a random model's have now and then."""
         appending = [kind for name, kind in self.kinds.items() if not name.startswith("walker")]
         conversations = sum(kind.sessions + kind.again for kind in appending)
         return sum(kind.samples for kind in appending) / max(conversations, 1)

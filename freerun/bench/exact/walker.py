@@ -2,6 +2,7 @@
 asks sub-agents, changes tools, speaks for the policy, loses patience, hangs up."""
 
 import asyncio
+import contextlib
 import json
 import random
 from collections.abc import Awaitable, Callable
@@ -106,10 +107,8 @@ class Walker:
     async def lose_patience(self) -> None:
         """The client's own retries."""
         self.doubtful = True
-        try:
+        with contextlib.suppress(*IMPATIENT):
             await self._ask(self._gone_on(), timeout=self.dice.uniform(0.01, 0.5), max_retries=2)
-        except IMPATIENT:
-            pass
 
     async def hang_up(self) -> None:
         self.doubtful = True
