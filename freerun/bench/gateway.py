@@ -28,7 +28,7 @@ from freerun.models.bpe import write_bpe_tokenizer
 from freerun.models.tokenizer import load_tokenizer
 from freerun.rollouts.gateway.prompts import SessionRules
 from freerun.rollouts.gateway.server import Gateway
-from freerun.rollouts.gateway.template import Template
+from freerun.rollouts.template import Template
 
 _RESULT = (
     "def step_{n}(state, request):\n    '''What the tool found at place {n}.'''\n    if request.kind == {n}:\n"

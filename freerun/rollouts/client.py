@@ -7,8 +7,9 @@ from functools import partial
 from freerun.core import Task
 from freerun.core.trajectory import Trajectory
 from freerun.engines.base import Client, Completion, Sampling
-from freerun.rollouts.conversation import ChatTokenizer, Conversation
+from freerun.rollouts.conversation import Conversation
 from freerun.rollouts.failure import Failure, guarded
+from freerun.rollouts.template import ChatTokenizer
 
 Member = Callable[[Conversation], Awaitable[Trajectory | float | None]]
 """One member's part: it comes to a trajectory; or to a reward for its conversation; or to None, for the judge."""

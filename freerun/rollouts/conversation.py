@@ -8,34 +8,18 @@ never longer than a single answer may be.
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any, Protocol
 
-from freerun.core import DataError, FinishReason, Sample, Task
+from freerun.core import ConfigError, DataError, FinishReason, Sample, Task
 from freerun.core.task import Message
 from freerun.core.trajectory import Trajectory, prompt_messages
 from freerun.core.turns import Turn
 from freerun.engines.base import Completion, Sampling
 from freerun.rollouts.samples import TurnTokens, sample_of_turns
+from freerun.rollouts.template import ChatTokenizer, Rendering, TemplateRefused, template_of
 
-_PLACE = "\u2039what the policy said\u203a"
-"""Stands for the policy's last turn while what follows it is rendered."""
+_PLAIN = Rendering((), {})
 
 Generate = Callable[[list[int], Sampling], AsyncIterator[Completion]]
-
-
-class ChatTokenizer(Protocol):
-    """What a rollout needs of a tokenizer; the fast tokenizers of transformers satisfy it."""
-
-    @property
-    def chat_template(self) -> Any: ...
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
-
-    def decode(self, token_ids: list[int], skip_special_tokens: bool = ...) -> str: ...
-
-    def apply_chat_template(
-        self, conversation: list[Message], *, tokenize: bool, add_generation_prompt: bool
-    ) -> Any: ...
 
 
 class Conversation:
@@ -137,11 +121,10 @@ class Conversation:
     def _tail(self, added: list[Message]) -> list[int]:
         """What the template puts behind the policy's turn. The end of that turn is part of it, unless the policy has
         sampled it: then it is there already."""
-        before = self.messages[: len(self.messages) - len(added) - 1]
-        rendered = self._rendered([*before, {"role": "assistant", "content": _PLACE}, *added])
-        _, found, tail = rendered.rpartition(_PLACE)
-        if not found:
-            raise DataError("the tokenizer's chat template does not show what an assistant said: use another model")
+        try:
+            tail = template_of(self._tokenizer).tail(self.messages, len(self.messages) - len(added) - 1, _PLAIN)
+        except (ConfigError, TemplateRefused) as error:
+            raise DataError(f"the model's chat template cannot go on after an answer: {error}") from None
         tokens, last = self._encoded(tail), self._turns[-1]
         said = last.tokens if isinstance(last, Completion) else last
         return tokens[1:] if tokens and len(said) and tokens[0] == said[-1] else tokens

@@ -10,9 +10,9 @@ from freerun.core.traces import describe
 from freerun.engines.base import Sampling
 from freerun.rollouts.base import GroupRollout, Rollout
 from freerun.rollouts.config import ROLLOUTS, SINGLE_TURN, RolloutConfig
-from freerun.rollouts.conversation import ChatTokenizer
 from freerun.rollouts.own import OwnRollout
 from freerun.rollouts.single_turn import Decoder, SingleTurn
+from freerun.rollouts.template import ChatTokenizer
 
 
 def load_own(config: RolloutConfig) -> Rollout | None:

@@ -11,9 +11,9 @@ from freerun.core.trajectory import Trajectory
 from freerun.engines.base import Client, Sampling
 from freerun.rollouts.base import Rollout, trajectories_of
 from freerun.rollouts.client import RolloutClient
-from freerun.rollouts.conversation import ChatTokenizer
 from freerun.rollouts.failure import Failure, guarded
 from freerun.rollouts.said_once import SaidOnce
+from freerun.rollouts.template import ChatTokenizer
 
 _LARGEST = 3.4e38
 """Rewards are trained on in 32 bits."""

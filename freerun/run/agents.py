@@ -13,7 +13,7 @@ from freerun.rollouts.agents.load import check_imports
 from freerun.rollouts.agents.pool import AgentPool
 from freerun.rollouts.gateway.prompts import SessionRules
 from freerun.rollouts.gateway.server import Gateway
-from freerun.rollouts.gateway.template import Template
+from freerun.rollouts.template import template_of
 from freerun.run.prepare import Prepared
 
 
@@ -35,7 +35,7 @@ class AgentServices:
         """`beside`: for an evaluation, which training must not wait for: it has a quarter of the processes."""
         prepared, config = self.prepared, self.prepared.config.rollout
         rules = SessionRules(
-            Template(prepared.tokenizer),
+            template_of(prepared.tokenizer),
             AnswerReading(prepared.tokenizer),
             frozenset(prepared.shape.eos_token_ids),
             sampling,

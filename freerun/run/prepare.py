@@ -23,8 +23,8 @@ from freerun.plan.plan import Plan, make_plan
 from freerun.rollouts.agents.load import spec_of
 from freerun.rollouts.agents.spec import AgentSpec
 from freerun.rollouts.base import Rollout
-from freerun.rollouts.gateway.template import Template
 from freerun.rollouts.load import load_own
+from freerun.rollouts.template import template_of
 from freerun.run.guests import load_guests
 from freerun.run.identity import identity
 
@@ -129,7 +129,7 @@ def _load_agent(config: RunConfig, tokenizer: Any) -> AgentSpec | None:
     """What is wrong with an agent, or with a model that is to talk to one, is a ConfigError."""
     if not config.rollout.is_agent:
         return None
-    Template(tokenizer)
+    template_of(tokenizer)
     return spec_of(config.rollout)
 
 

@@ -34,7 +34,7 @@ from freerun.rollouts.agents.spec import Access
 from freerun.rollouts.gateway.forks import ForkReason
 from freerun.rollouts.gateway.prompts import SessionRules
 from freerun.rollouts.gateway.server import Gateway
-from freerun.rollouts.gateway.template import Template
+from freerun.rollouts.template import Template
 
 Agent = Callable[[Access, random.Random], Awaitable[None]]
 UPDATE_S, ETA = 0.25, 2

@@ -27,8 +27,6 @@ class Walker:
     dialect: str
     fixed: int = 0
     """Answers of `policy-fixed`, which are served only."""
-    doubtful: bool = False
-    """It lost patience or hung up: how many answers nobody used, nobody can say."""
     talks: list[list[Json]] = field(default_factory=list)
     """Each ends with what the policy said."""
     _speak: Speak = field(init=False)
@@ -106,12 +104,10 @@ class Walker:
 
     async def lose_patience(self) -> None:
         """The client's own retries."""
-        self.doubtful = True
         with contextlib.suppress(*IMPATIENT):
             await self._ask(self._gone_on(), timeout=self.dice.uniform(0.01, 0.5), max_retries=2)
 
     async def hang_up(self) -> None:
-        self.doubtful = True
         asking = asyncio.create_task(self._ask(self._gone_on(), keep=False))
         await asyncio.wait([asking], timeout=self.dice.uniform(0, 0.2))
         asking.cancel()

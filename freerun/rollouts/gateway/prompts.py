@@ -13,8 +13,8 @@ from freerun.engines.dialects.base import ChatRequest
 from freerun.engines.refused import Refused
 from freerun.rollouts.gateway.forks import ForkReason, reason_of
 from freerun.rollouts.gateway.history import Digest, History, Match, digest_of, digest_of_tools
-from freerun.rollouts.gateway.template import Rendering, Template, TemplateRefused
 from freerun.rollouts.gateway.turns import SampledTurn
+from freerun.rollouts.template import Rendering, Template, TemplateRefused
 
 _LONG_TEXT = 20_000
 """Characters whose encoding is worth a thread: the loop goes on meanwhile."""

@@ -15,7 +15,7 @@ from freerun.rollouts.agents.spec import Access
 from freerun.rollouts.gateway.prompts import SessionRules
 from freerun.rollouts.gateway.server import Gateway
 from freerun.rollouts.gateway.session import Session
-from freerun.rollouts.gateway.template import Template
+from freerun.rollouts.template import Template
 from tests.rollouts.gateway.scripted_policy import END, Script, ScriptedPolicy, assert_exact, tokenizer_of
 
 

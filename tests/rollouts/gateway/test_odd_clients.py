@@ -13,7 +13,7 @@ from freerun.engines.base import Client, Sampling
 from freerun.engines.dialects.answers import AnswerReading
 from freerun.rollouts.gateway.prompts import SessionRules
 from freerun.rollouts.gateway.server import Gateway
-from freerun.rollouts.gateway.template import Template
+from freerun.rollouts.template import Template
 from tests.rollouts.gateway.conftest import OpenTalk, Talk
 from tests.rollouts.gateway.scripted_policy import ScriptedPolicy
 from tests.rollouts.gateway.test_session import ask, counted, user

@@ -7,9 +7,10 @@ rendered with a mark in the turn's place; the tail is what follows the mark, fro
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import cache
+from typing import Any, Protocol, cast
 
 from freerun.core import ConfigError
 from freerun.core.task import Message
@@ -29,6 +30,8 @@ class ChatTokenizer(Protocol):
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
 
+    def decode(self, token_ids: list[int], skip_special_tokens: bool = ...) -> str: ...
+
     def apply_chat_template(self, conversation: list[Message], *, tokenize: bool, **more: Any) -> Any: ...
 
 
@@ -42,6 +45,16 @@ class Rendering:
 
     tools: Sequence[dict[str, Any]]
     options: dict[str, Any]
+
+
+def template_of(tokenizer: ChatTokenizer) -> "Template":
+    """One for each tokenizer: it is tried out when it is made."""
+    return _made(cast(Hashable, tokenizer))
+
+
+@cache
+def _made(tokenizer: Hashable) -> "Template":
+    return Template(cast(ChatTokenizer, tokenizer))
 
 
 class Template:
