@@ -17,15 +17,17 @@ from freerun.models.tiny import EOS, make_model
 from freerun.rollouts.environments.textarena import Game
 
 GAME, OPTIONS, NUMBERS = "GuessTheNumber-v0", {"max_number": 15, "max_turns": 3}, 15
-GAMES, CARE = 4_096, 0.9
+GAMES, CARE = 8_192, 0.9
 USER, ASSISTANT = "<user>", "<assistant>"
 PIECES = r" ?[A-Za-z]+| ?\d+|[^A-Za-z\d]"
 TEMPLATE = (
     "{% for message in messages %}"
-    "{{ ('<assistant>' if message.role == 'assistant' else '<user>') + message.content + '<eos>' }}"
+    "{% if message.role == 'assistant' %}{{ '<assistant>' + message.content + '<eos>' }}"
+    "{% else %}{{ '<user>' + (message.content | replace('.', '')).split()[-1] }}{% endif %}"
     "{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
+"""Of what the game says, the last word: a model of this size does not read rules, and every hint ends with its word."""
 
 
 def play(seed: int, dice: random.Random) -> list[dict[str, str]]:
