@@ -23,7 +23,7 @@ PIECES = r" ?[A-Za-z]+| ?\d+|[^A-Za-z\d]"
 TEMPLATE = (
     "{% for message in messages %}"
     "{% if message.role == 'assistant' %}{{ '<assistant>' + message.content + '<eos>' }}"
-    "{% else %}{{ '<user>' + (message.content | replace('.', '')).split()[-1] }}{% endif %}"
+    "{% else %}{{ '<user> ' + (message.content | replace('.', '')).split()[-1] }}{% endif %}"
     "{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
