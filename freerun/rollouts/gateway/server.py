@@ -13,7 +13,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from secrets import token_hex
-from typing import Any
 
 import msgspec
 import uvicorn
@@ -45,7 +44,7 @@ _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 
 class Gateway:
-    """`open` a session for each member. Knows nothing of agents' processes."""
+    """Has a `session` for each member. Knows nothing of agents' processes."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -103,7 +102,7 @@ class Gateway:
         )
 
     async def _answer(self, request: Request) -> Response:
-        key, route = _key_and_route(request, self._sessions.keys() | self._ended.keys())
+        key, route = _key_and_route(request, lambda key: key in self._sessions or key in self._ended)
         dialect = self._dialects.get(route.removesuffix("/count_tokens"), self._dialects["chat/completions"])
         try:
             return await self._routed(request, self._session(key), route)
@@ -172,12 +171,12 @@ async def _answer_of(asked: ChatRequest, session: Session, is_retry: bool) -> Re
     )
 
 
-def _key_and_route(request: Request, known: Any) -> tuple[str, str]:
+def _key_and_route(request: Request, is_known: Callable[[str], bool]) -> tuple[str, str]:
     """Who asks, and for what. Clients put `/v1` behind a base URL that has it already, or leave it out."""
     parts = [part for part in request.path_params["path"].split("/") if part]
     scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
     key = request.headers.get("x-api-key") or (bearer if scheme.lower() == "bearer" else "")
-    if parts and parts[0] != "v1" and (parts[0] in known or key not in known):
+    if parts and parts[0] != "v1" and (is_known(parts[0]) or not is_known(key)):
         key = parts.pop(0)
     while parts and parts[0] == "v1":
         parts.pop(0)

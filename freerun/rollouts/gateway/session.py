@@ -28,7 +28,7 @@ from freerun.engines.dialects.response_store import ResponseStore
 from freerun.engines.refused import Refused
 from freerun.rollouts.gateway.forks import Apart, ForkReason, overridden
 from freerun.rollouts.gateway.prompts import Opening, Prompt, Prompts, SessionRules
-from freerun.rollouts.gateway.turns import SampledTurn, samples_of
+from freerun.rollouts.gateway.turns import SampledTurn, leaves, samples_of
 
 _MOST_ANSWERS = 128
 """To one request, as at OpenAI: each is a branch, and all are sampled at the same time."""
@@ -183,8 +183,7 @@ class Session:
         last = used[-1]
         last.cut = last.cut or self._ran_out
         samples = samples_of(self._turns, self._returns(returned or 0.0) if self._rewarded else None)
-        places = [turn for turn in self._turns if not turn.children and not turn.left_out]
-        main = samples.pop(next(i for i, leaf in enumerate(places) if last in leaf.path))
+        main = samples.pop(next(place for place, leaf in enumerate(leaves(self._turns)) if last in leaf.path))
         reward = returned
         if self._rewarded:
             reward = (returned or 0.0) + self._before_any_turn + sum(turn.reward or 0.0 for turn in self._turns)
