@@ -44,10 +44,9 @@ def train(
     from freerun.run.start import Start, create_folder
 
     prepared = prepare(*_load(file, overrides))
+    run_to_end(check_agent(prepared), lambda: "stopped")  # an agent that cannot run leaves no folder
     if dry_run:
-        described = describe(prepared)
-        run_to_end(check_agent(prepared), lambda: "stopped")
-        print(described)
+        print(describe(prepared))
         return
     _train(prepared, Start(create_folder(prepared)))
 

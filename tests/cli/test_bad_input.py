@@ -109,6 +109,10 @@ def test_a_dry_run_finds_what_is_wrong_with_an_agent(
         assert code == (2 if told else 0), said
         assert (told or "samples a step") in said
         assert told is None or said.count("\n") == 1
+        if told:
+            code, said = freerun("train", run_yaml, agent, monkeypatch=monkeypatch, capsys=capsys)
+            assert (code, said.count("\n")) == (2, 1), said
+            assert not list(run_yaml.parent.rglob("config.yaml")), "no run was begun"
 
 
 @pytest.mark.parametrize(
