@@ -119,6 +119,12 @@ def sessions_of(folder: RunFolder) -> Counter[str]:
     return counts
 
 
+def _saved(folder: RunFolder) -> list[int]:
+    """The steps whose checkpoints are complete."""
+    names = [path.name for path in folder.checkpoints.glob("step-*")]
+    return [int(name.removeprefix("step-")) for name in names if name.removeprefix("step-").isdigit()]
+
+
 def _masked(folder: RunFolder) -> float:
     return sum(float(record["trainer"]["masked_tokens"]) for record in _metrics(folder))
 
@@ -216,23 +222,24 @@ def test_a_killed_run_runs_its_sessions_again_and_learns_the_same(place: Path) -
     run = prepared(place, *exact, "name=killed", "control.steps=100000", "train.save_every=2")
     folder, going = RunFolder(place / "runs" / "killed"), started(place, run)
     try:
-        until(lambda: len(_metrics(folder)) >= 3, going)
+        until(lambda: bool(_saved(folder)), going)
         family = watched(going.pid)
         assert {processes_of_agents(going.pid)[0]} < set(family)
     finally:
         going.kill()
     going.communicate()
     assert all(select.select([end], [], [], 5)[0] for end in family.values()), "its children go with it"
+    steps = max(_saved(folder)) + 3
     said = subprocess.run(
-        [*FREERUN, "resume", str(folder.path), "control.steps=7"], capture_output=True, text=True, check=True
+        [*FREERUN, "resume", str(folder.path), f"control.steps={steps}"], capture_output=True, text=True, check=True
     )
-    assert "done: 7 steps" in said.stdout
-    whole = asyncio.run(local.train(prepared(place, *exact, "name=unbroken", "control.steps=7")))
+    assert f"done: {steps} steps" in said.stdout
+    whole = asyncio.run(local.train(prepared(place, *exact, "name=unbroken", f"control.steps={steps}")))
     assert [step.reward_mean for step in whole.steps] == [step.reward_mean for step in read_steps(folder.metrics)]
     assert all(step.staleness_max == 0 for step in whole.steps)
     resumed, unbroken = (load_file(one.checkpoints / "last" / "model.safetensors") for one in (folder, whole.folder))
     assert all(torch.equal(resumed[key], unbroken[key]) for key in unbroken)
-    assert sum(step.samples for step in read_steps(folder.metrics)) == 7 * 2, "every task is trained on once"
+    assert sum(step.samples for step in read_steps(folder.metrics)) == steps * 2, "every task is trained on once"
 
 
 async def test_agents_that_all_fail_end_the_run_with_one_line(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
