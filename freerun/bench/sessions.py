@@ -158,5 +158,5 @@ async def _timed(
 
 
 def _cpu_s() -> float:
-    """Of this process, and of all below it that live."""
+    """Counts this process, and all below it that live."""
     return time.process_time() + usage_below(os.getpid()).cpu_s

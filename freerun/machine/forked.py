@@ -42,7 +42,7 @@ class Program:
     """Which forkserver to start, and what messages call it."""
 
     name: str
-    """Of the process: `judge`."""
+    """What the process is called: `judge`."""
     module: str
     what: str
     """The argument that says which code."""

@@ -16,7 +16,7 @@ MARK_BYTES = 8
 
 
 def frame(message: Any) -> bytes:
-    """Of a dataclass."""
+    """A dataclass as a frame."""
     try:
         body = msgspec.msgpack.encode(message)
     except (UnicodeEncodeError, OverflowError):  # half a character; an integer of more than 64 bits

@@ -23,7 +23,7 @@ class Lengths:
 
 
 LONGEST_CONTEXT = 16_384
-"""Of an agent's conversation, unless told: what most do not reach, and what training on it needs memory for."""
+"""How long an agent's conversation may be, unless told: most do not reach it, and training on it needs memory."""
 
 
 def context_tokens(config: RunConfig, shape: Shape) -> int:

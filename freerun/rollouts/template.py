@@ -18,7 +18,7 @@ from freerun.core.task import Message
 _MARK = "\u2039what the policy said\u203a"
 _WORD = re.compile(r"[a-zA-Z0-9]{1,32}")
 _LONG, _KEPT = 512, 128
-"""Of what was said before the mark, the middle of long texts is left out: it is rendered only for the template to know
+"""The middle of long texts before the mark is left out: what was said there is rendered only for the template to know
 who spoke when, and takes time."""
 
 

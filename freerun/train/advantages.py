@@ -70,7 +70,7 @@ def _distance(turns: Sequence[float], baseline: float) -> float:
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Of equal numbers exactly that number."""
+    """The mean of equal numbers is exactly that number."""
     return values[0] if len(set(values)) == 1 else sum(values) / len(values)
 
 

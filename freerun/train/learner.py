@@ -10,7 +10,6 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from freerun.models.checkpoint import load_decoder, save_tensors
 from freerun.models.decoder import Decoder
 from freerun.train.advantages import overlong_penalty
 from freerun.train.average import sequence_weights
+from freerun.train.begun import Begun
 from freerun.train.budget import Passes, micro_batch_budget
 from freerun.train.config import TrainConfig
 from freerun.train.corrections import Ratios, correct
@@ -107,7 +107,7 @@ class Learner:
             with self._passes.for_good():
                 return self._complete(begun, batch)
 
-    def _begin(self, batch: Batch) -> "Begun":
+    def _begin(self, batch: Batch) -> Begun:
         """As far as it may be tried again: until the first minibatch has its gradient, nothing is learned."""
         phases, speed = Phases(), Speed(self._shape, self._device)
         diagnostics = Diagnostics(self.version, self._ranks)
@@ -117,7 +117,7 @@ class Learner:
         kept_share = self._backward(plan[0], diagnostics) if plan else None
         return Begun(plan, kept_share, diagnostics, phases, speed)
 
-    def _complete(self, begun: "Begun", batch: Batch) -> StepResult:
+    def _complete(self, begun: Begun, batch: Batch) -> StepResult:
         """Learn from the first gradient, then from the other minibatches. None of it can be done twice."""
         diagnostics, phases = begun.diagnostics, begun.phases
         if begun.kept_share is not None:
@@ -233,8 +233,8 @@ class Learner:
             yield packed.to(self._device)
 
     def _advantages(self, batch: Batch) -> Sequence[Advantage]:
-        """Of each sample by token; where a critic or a penalty has a part in them, what is still to come of the
-        rewards: see `estimate.py`."""
+        """Advantages of each sample, by token; where a critic or a penalty has a part in them, what is still to come of
+        the rewards: see `estimate.py`."""
         members = members_in(batch.groups)
         added = self._added(batch.samples, members)
         if self._by_token:
@@ -385,20 +385,3 @@ class Learner:
             self.policy.apply(self._lr)
             diagnostics.optimizer_step(grad_norm, self._lr)
         self._forget_gradients()
-
-
-@dataclass(frozen=True)
-class Begun:
-    """A step that has its first gradient, and has changed nothing yet."""
-
-    plan: list[list[Packed]]
-    """Minibatches, each as this rank's micro-batches."""
-    kept_share: float | None
-    """How much of the first one the corrections kept; None: there is nothing to learn from."""
-    diagnostics: Diagnostics
-    phases: Phases
-    speed: Speed
-
-    @property
-    def micros(self) -> list[Packed]:
-        return [micro for minibatch in self.plan for micro in minibatch]

@@ -19,7 +19,7 @@ class Member:
     group: int
     """Whom it is compared with."""
     places: list[int]
-    """Of its samples in the batch."""
+    """Where its samples are in the batch."""
     samples: list[Sample]
 
     @property

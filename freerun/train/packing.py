@@ -117,7 +117,7 @@ def shared_out(samples: Sequence[Sample], capacity: int, ranks: int = 1) -> list
 
 
 Advantage = float | Returns
-"""Of a sequence: of all its tokens, or by token as runs."""
+"""What a sequence has: one value for all its tokens, or values by token, as runs."""
 
 
 @dataclass(slots=True)

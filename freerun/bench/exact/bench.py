@@ -88,7 +88,7 @@ class Found:
 
     @property
     def samples_a_member(self) -> float:
-        """Of the clients that only ever add to a conversation. What one asks a second time begins another. pydantic-ai
+        """Counts clients that only ever add to a conversation. What one asks a second time begins another. pydantic-ai
         rewrites answers that have thoughts in their middle, which a random model's have now and then."""
         appending = [kind for name, kind in self.kinds.items() if not name.startswith("walker")]
         conversations = sum(kind.sessions + kind.again for kind in appending)

@@ -35,7 +35,7 @@ class CallFormat:
     """An answer that begins with { may be a call too."""
 
     def body(self, text: str) -> str:
-        """Of a text that begins with the opening mark, what comes after it."""
+        """What comes after the opening mark, in a text that begins with it."""
         return text.removeprefix(self.open)
 
 

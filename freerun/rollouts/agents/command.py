@@ -67,7 +67,7 @@ def task_of(task: Task) -> dict[str, Any]:
 
 
 def reward_in(printed: bytes) -> Any:
-    """Of the last line; what was meant as a reward and is none, such as NaN, is for the worker to refuse."""
+    """What the last line says. What was meant as a reward and is none, such as NaN, is for the worker to refuse."""
     try:
         value = json.loads(last_line(printed))
     except ValueError:

@@ -55,7 +55,7 @@ def load(spec: AgentSpec) -> AgentFunction:
 
 
 def import_the_rest() -> None:
-    """Of the SDKs that the agent's file has imported. A name that a release lacks is passed over."""
+    """Imports what the SDKs that the agent's file uses import late. A name that a release lacks is passed over."""
     for library, modules in IMPORTED_ON_USE.items():
         for module in modules if library in sys.modules else ():
             with contextlib.suppress(Exception):

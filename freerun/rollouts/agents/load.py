@@ -79,6 +79,6 @@ def _environment(given: str, max_turns: int, options: dict[str, Any]) -> AgentSp
 
 
 def _ours(module: str, called: str, options: dict[str, Any]) -> AgentSpec:
-    """Of an agent that we bring: its module knows what may be wrong with its options."""
+    """Describes an agent that we bring. Its module knows what may be wrong with its options."""
     importlib.import_module(module).check(**options)
     return AgentSpec(f"{module}:run", called, options)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 MOST_BYTES = 32 << 20
-"""Of the file. A full one is kept as FILE.1, in place of the one before."""
+"""How large the file may get. A full one is kept as FILE.1, in place of the one before."""
 BYTES_PER_S = 1 << 20
 """Written by all agents together; more is left out."""
 

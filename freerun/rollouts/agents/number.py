@@ -8,7 +8,7 @@ LARGEST = 3.4e38
 
 
 def reward_of(value: Any) -> float:
-    """Of a number of any kind: numpy's and 0-dimensional arrays included. ValueError says what else it was."""
+    """Takes a number of any kind, numpy's and 0-dimensional arrays included. ValueError says what else it was."""
     number = value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
     if not isinstance(number, Real):
         raise ValueError(f"{shown(value)}, which is no number")

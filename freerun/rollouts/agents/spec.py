@@ -40,8 +40,8 @@ class Access:
     """How an agent's process reaches the policy."""
 
     base_url: str
-    """Of the OpenAI dialects, such as `http://127.0.0.1:4711/KEY/v1`. It ends in the session's key and /v1, so that
-    clients that send no key work too; Anthropic's client is given it without the /v1."""
+    """Where the OpenAI dialects are, such as `http://127.0.0.1:4711/KEY/v1`. It ends in the session's key and /v1, so
+    that clients that send no key work too; Anthropic's client is given it without the /v1."""
     api_key: str
     """The session's: nobody can guess it, and it is worth nothing once the session has ended."""
     member: int = 0

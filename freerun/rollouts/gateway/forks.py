@@ -50,6 +50,6 @@ def reason_of(match: Match, messages: list[Message], longest: int) -> ForkReason
 
 
 def overridden(turns: list[SampledTurn]) -> list[SampledTurn]:
-    """Of answers to one prompt: those that had ended when the one was asked for that the conversation went on from."""
+    """Which answers to one prompt had ended before the one was asked for that the conversation goes on from."""
     went_on = [turn for turn in turns if turn.children]
     return [turn for turn in turns if not turn.children and any(turn.number < other.began for other in went_on)]

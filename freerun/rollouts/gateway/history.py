@@ -83,8 +83,8 @@ def _same_turn(turns: list[SampledTurn], message: Message) -> SampledTurn | None
 
 
 def digest_of(message: Message) -> Digest:
-    """Of what was said. The ids of calls, thoughts, and the blanks around what the policy said are left out: clients
-    lose or change them."""
+    """Identifies what was said. The ids of calls, thoughts, and the blanks around what the policy said are left out:
+    clients lose or change them."""
     content, calls = message.get("content") or "", message.get("tool_calls") or []
     role = message["role"]
     said = content.strip() if role == "assistant" else content

@@ -55,7 +55,7 @@ class Prompt:
     parent: SampledTurn | None
     given: Tokens
     digests: list[Digest]
-    """Of its messages."""
+    """One for each of its messages."""
     tools: Digest
     fork: ForkReason | None
     opening: Opening

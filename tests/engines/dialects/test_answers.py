@@ -196,7 +196,7 @@ def test_templates_without_words_for_calls_have_the_plain_ones(tmp_path: Path) -
 
 
 def tokenizer(folder: Path, template: str | None, special: tuple[str, ...] = ()) -> Any:
-    """Of characters, and of tokens that are special."""
+    """It has characters, and tokens that are special."""
     characters = [*special, *map(chr, range(32, 127)), "\n"]
     write_tokenizer(folder, {token: number for number, token in enumerate(["<pad>", "<eos>", *characters])})
     loaded = load_tokenizer(folder)

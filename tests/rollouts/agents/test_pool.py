@@ -182,7 +182,7 @@ async def run(pool: AgentPool, prompt: str, answer: str | None = None, deadline_
 
 
 async def pid(pool: AgentPool, prompt: str = "pid", answer: str | None = None) -> int:
-    """Of the worker that ran it."""
+    """Belongs to the worker that ran it."""
     reward = (await run(pool, prompt, answer)).reward
     assert reward is not None
     return int(reward)
