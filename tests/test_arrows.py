@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "train": {"models", "weights", "machine"},
     "rollouts": {"engines", "rewards", "machine"},
     "control": {"train", "engines", "rollouts", "data", "rewards"},
-    "config": {"control", "train", "engines", "rollouts", "data", "rewards", "models"},
+    "config": {"control", "train", "engines", "rollouts", "data", "rewards", "models", "weights"},
     "plan": {"config", "train", "engines", "rewards", "models", "machine"},
     "run": {"plan", "config", "control", "observe", "train", "engines", "weights", "rollouts", "data", "rewards"}
     | {"models", "machine"},

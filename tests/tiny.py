@@ -7,6 +7,7 @@ import torch
 
 from freerun.engines.config import EngineConfig
 from freerun.machine.device import choose_device
+from freerun.machine.machines import LOOPBACK
 from freerun.models.checkpoint import save_decoder
 from freerun.models.decoder import Decoder, initialise
 from freerun.models.shape import shape_of
@@ -38,4 +39,4 @@ def tiny_folder(folder: Path, seed: int = 0, **changes: Any) -> Path:
 
 def engine_settings(model: Path, **config: Any) -> EngineSettings:
     """What an engine's process is started with."""
-    return EngineSettings(str(model), EngineConfig.model_validate(config).on(choose_device()).plain())
+    return EngineSettings(str(model), EngineConfig.model_validate(config).on(choose_device()).plain(), LOOPBACK, "")

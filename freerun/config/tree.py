@@ -1,6 +1,6 @@
 """The configuration: one section for each room, and what must hold between them."""
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import model_validator
 
@@ -12,6 +12,7 @@ from freerun.models.config import ModelConfig
 from freerun.rewards.config import RewardConfig
 from freerun.rollouts.config import RolloutConfig
 from freerun.train.config import TrainConfig
+from freerun.weights.config import WeightsConfig
 
 
 def section(kind: type[Section], help: str) -> Any:
@@ -25,9 +26,32 @@ class ResourcesConfig(Section):
         (), "GPUs that engines run on, numbered from 0; empty: those that the trainer leaves, or its own if it has all."
     )
     trainer_gpus: tuple[int, ...] = knob((), "GPUs that trainer ranks run on, one a rank; empty: the last train.ranks.")
+    machines: int = knob(1, "Machines that the run waits for; with launcher: local it is this one.", ge=1)
+    gpus: int | None = knob(None, "GPUs to use, over all machines; empty: all that there are.", ge=1)
+
+
+class ClusterConfig(Section):
+    """How machines find each other. It matters with `launcher: nodes` or `ray` alone."""
+
+    listen: str = knob("0.0.0.0:7411", "HOST:PORT at which the controller takes machines that join.")
+    key_file: str | None = knob(
+        None, "A file with the key that machines must know; empty: the environment variable FREERUN_KEY."
+    )
+    wait_s: float = knob(300.0, "How long to wait for resources.machines to join before the run gives up.", gt=0)
+    trainer_lost: Literal["end", "wait"] = knob(
+        "end",
+        "When a machine of the trainer is lost: end the run, which can be resumed, or wait for machines to join and "
+        "go on from the newest checkpoint.",
+    )
 
 
 class RunConfig(Section):
+    preset: str | None = knob(None, "A published set of settings to begin with, such as areal-1.5b-math.")
+    launcher: Literal["local", "nodes", "ray"] = knob(
+        "local",
+        "Where processes run: on this machine, on machines that join by `freerun node --join`, or on those of a Ray "
+        "cluster.",
+    )
     name: str = knob("run", "The run's folder is RUNS/NAME.", pattern=r"^[A-Za-z0-9._-]+$")
     runs: str = knob("runs", "The folder that holds the folders of runs.")
     seed: int = knob(0, "Seed of the order of the data, of sampling and of minibatches.", ge=0)
@@ -39,7 +63,9 @@ class RunConfig(Section):
     control: ControlConfig = section(ControlConfig, "Steps, batches, staleness.")
     train: TrainConfig = section(TrainConfig, "How the policy learns.")
     engine: EngineConfig = section(EngineConfig, "How answers are generated.")
+    weights: WeightsConfig = section(WeightsConfig, "How new weights get to the engines.")
     resources: ResourcesConfig = section(ResourcesConfig, "How many processes do what.")
+    cluster: ClusterConfig = section(ClusterConfig, "How machines find each other.")
     evaluate: EvaluateConfig = section(EvaluateConfig, "Evaluation on held-out tasks.")
     observers: tuple[str | dict[str, Any], ...] = knob(
         (), "Your own observers: path/to/file.py:Class or package.module:Class, or {name: …, its options}."

@@ -5,9 +5,11 @@
     ├── DataError       the user's data cannot be used
     ├── RewardError     the user's reward cannot judge
     ├── EngineError     an engine refused or failed a request; expected, retried, counted
+    │   └── EngineLost  the engine is gone, with all that it was asked for: another one is asked instead
     ├── WeightsError    a version of the weights is missing, torn or out of order
     ├── TrainerError    a training step failed
     └── ProcessDied     a process of the run ended before it should
+        └── MachineLost so did all that ran on a machine, which is gone or cut off
 
 A user's mistake (`is_users`) ends the command with one line and exit code 2, everything else with code 1. The message
 is the whole error (so every one pickles); `detail` may hold a traceback or the tail of a log to show below it.
@@ -44,6 +46,10 @@ class EngineError(FreerunError):
     pass
 
 
+class EngineLost(EngineError):
+    pass
+
+
 class WeightsError(FreerunError):
     pass
 
@@ -53,4 +59,8 @@ class TrainerError(FreerunError):
 
 
 class ProcessDied(FreerunError):
+    pass
+
+
+class MachineLost(ProcessDied):
     pass

@@ -27,6 +27,8 @@ class UpdateReport:
     """How many cached tokens must be rebuilt with the new weights (0 with `keep`)."""
     idle_s: float = 0.0
     """How long the engine has had nothing to do, since it started."""
+    bytes: int = 0
+    """How many came over the network for it; 0 where another engine of the machine had fetched them already."""
 
 
 @dataclass(slots=True, frozen=True)

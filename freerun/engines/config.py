@@ -9,7 +9,18 @@ OnUpdate = Literal["recompute", "keep", "finish"]
 """What becomes of the answers that are running when new weights come."""
 
 
+EngineKind = Literal["embedded", "vllm", "sglang"]
+
+
 class EngineConfig(Section):
+    kind: EngineKind = knob("embedded", "Freerun's own engine, or vLLM or SGLang, each in an environment of its own.")
+    urls: tuple[str, ...] = knob(
+        (), "Engines that run already, by URL, instead of ones that the run starts; their key is FREERUN_ENGINE_KEY."
+    )
+    tensor_parallel: int = knob(1, "GPUs (or CPU processes) that one vLLM or SGLang engine is spread over.", ge=1)
+    python: str | None = knob(
+        None, "The Python in whose environment vLLM or SGLang is installed; empty: engines/KIND/bin/python."
+    )
     max_running: int = knob(64, "Answers decoded together.", ge=1)
     cache_tokens: int | None = knob(
         None, "Tokens the key/value cache holds; empty: 65,536 on a CPU, what fits memory_share on a GPU.", ge=1

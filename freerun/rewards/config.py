@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import field_validator
 
@@ -28,6 +28,9 @@ class RewardConfig(Section):
         "How many processes judge at the same time; empty: as many as the run's other processes leave processors for, "
         "at least 1 and at most 32.",
         ge=1,
+    )
+    where: Literal["controller", "machines"] = knob(
+        "controller", "Whether judges run on the controller's machine, or on those that joined the run."
     )
     timeout_s: float = knob(10.0, "A judgement that takes longer is killed and its sample not trained on.", gt=0)
 

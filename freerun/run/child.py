@@ -19,14 +19,19 @@ from freerun.machine.garbage import freeze_heap
 from freerun.machine.parent import announce_ready, announce_refusal, end_with_parent
 from freerun.train.config import ResolvedTrainConfig
 
-ENGINE_KEY = "FREERUN_ENGINE_KEY"
-"""The environment variable with the key that an engine's clients must send. A command line could be read by anyone."""
+RUN_KEY = "FREERUN_RUN_KEY"
+"""The environment variable with the key that this run's processes show each other. A command line could be read by
+anyone."""
 
 
 @dataclass(slots=True, frozen=True)
 class EngineSettings:
     model: str
     engine: dict[str, object]
+    host: str
+    """The address to listen on."""
+    scratch: str
+    """A folder in shared memory that the run's processes on this machine share."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -38,13 +43,15 @@ class TrainerSettings:
     longest: int
     """The most tokens that an answer may have."""
     endpoint: str
-    weights: str
-    """The folder, in shared memory, where versions are published."""
+    host: str
+    """The address at which other machines, or only this one, reach it."""
+    scratch: str
+    """A folder in shared memory that the run's processes on this machine share: versions are published there."""
     checkpoint: str | None = None
     """What the trainer continues from; without one it begins with the model."""
     rank: int = 0
     rendezvous: str = ""
-    """The file by which ranks find each other."""
+    """The URL by which ranks find each other: see torch's `init_process_group`."""
     memory_share: float | None = None
     """How much of the GPU's memory it may take."""
 
@@ -54,8 +61,8 @@ def run_engine(settings: EngineSettings) -> None:
     from freerun.weights.subscribe import AnySubscriber
 
     config = ResolvedEngineConfig.model_validate(settings.engine)
-    key = os.environ.pop(ENGINE_KEY, None)
-    asyncio.run(serve(Path(settings.model), config, AnySubscriber(), ready, api_key=key))
+    key = os.environ.pop(RUN_KEY, None)
+    asyncio.run(serve(Path(settings.model), config, AnySubscriber(), ready, settings.host, api_key=key))
 
 
 def run_trainer(settings: TrainerSettings) -> None:
@@ -70,7 +77,7 @@ def run_trainer(settings: TrainerSettings) -> None:
 
         cuda.set_per_process_memory_fraction(min(settings.memory_share, 1.0))
     ranks = Ranks.join(settings.rank, config.ranks, settings.rendezvous, device)
-    publisher = publisher_for(device, Path(settings.weights)) if ranks.is_first else None
+    publisher = publisher_for(device, Path(settings.scratch)) if ranks.is_first else None
     checkpoint = Path(settings.checkpoint) if settings.checkpoint else None
     worker = TrainerProcess(
         *(Path(settings.model), config, settings.temperature, settings.seed),

@@ -71,12 +71,12 @@ async def run_processes(
         scratch = stack.enter_context(scratch_folder())
         environments = await stack.enter_async_context(gpu_environments(plan, scratch, note))
         processes = await stack.enter_async_context(Processes("freerun.run.child", folder.logs))
-        starter = Starter(prepared.config, plan, processes, environments)
+        starter = Starter(prepared.config, plan, processes, environments, scratch)
         judge = JudgeService(plan.reward, log=folder.logs / "judge.log")
         agents = await stack.enter_async_context(agent_services(prepared, folder.logs))
         _, endpoint, *urls = await together(
             stack.enter_async_context(judge),
-            starter.trainer(scratch, checkpoint),
+            starter.trainer(checkpoint),
             *(starter.engine(one) for one in (*plan.engines, *([plan.evaluator] if plan.evaluator else []))),
         )
         engines = [await stack.enter_async_context(HttpEngine(str(url), starter.key)) for url in urls]
@@ -224,7 +224,7 @@ async def evaluate(prepared: Prepared, progress: Callable[[], None]) -> Evaluati
         processes = await stack.enter_async_context(Processes("freerun.run.child", folder.logs))
         judge = await stack.enter_async_context(JudgeService(plan.reward))
         agents = await stack.enter_async_context(agent_services(prepared, folder.logs))
-        starter = Starter(prepared.config, plan, processes, environments)
+        starter = Starter(prepared.config, plan, processes, environments, scratch)
         engine = await stack.enter_async_context(HttpEngine(await starter.engine(plan.engines[0]), starter.key))
         async with background(processes.watch()):
             return await _evaluator(prepared, judge, engine, agents, beside=False).evaluate(progress)

@@ -7,10 +7,11 @@ from secrets import token_hex
 
 from freerun.config.tree import RunConfig
 from freerun.control.waiting import together
+from freerun.machine.machines import LOOPBACK
 from freerun.machine.processes import Processes
 from freerun.plan.placement import RunKind
 from freerun.plan.plan import GpuAssignment, Plan
-from freerun.run.child import ENGINE_KEY, EngineSettings, TrainerSettings
+from freerun.run.child import RUN_KEY, EngineSettings, TrainerSettings
 
 
 @dataclass(frozen=True)
@@ -20,17 +21,17 @@ class Starter:
     processes: Processes
     environments: Mapping[str, dict[str, str]]
     """By the names of processes."""
+    scratch: Path
     key: str = field(default_factory=token_hex)
-    """Engines answer whoever has it: this run, and nobody else on the machine."""
+    """This run's processes answer whoever has it, and nobody else."""
 
     async def engine(self, assignment: GpuAssignment) -> str:
         """Returns where it can be reached."""
         name, engine = assignment.process, self.plan.engine_settings(assignment)
-        settings = EngineSettings(self.config.model.path, engine.plain())
-        environment = {**self.environments[name], ENGINE_KEY: self.key}
-        return await self.processes.start(name, "engine", settings, self.plan.threads, environment)
+        settings = EngineSettings(self.config.model.path, engine.plain(), LOOPBACK, str(self.scratch))
+        return await self.processes.start(name, "engine", settings, self.plan.threads, self._environment(name))
 
-    async def trainer(self, scratch: Path, checkpoint: Path | None) -> str:
+    async def trainer(self, checkpoint: Path | None) -> str:
         """All ranks, at the same time: each waits for the others. Returns where the first can be reached. Supervised
         training is at temperature 1: nothing in it is sampled."""
         config, plan = self.config, self.plan
@@ -40,10 +41,11 @@ class Starter:
             1.0 if plan.kind is RunKind.SFT else config.rollout.temperature,
             config.seed,
             plan.lengths.answer,
-            f"ipc://{scratch}/trainer",
-            str(scratch),
+            f"ipc://{self.scratch}/trainer",
+            LOOPBACK,
+            str(self.scratch),
             str(checkpoint) if checkpoint else None,
-            rendezvous=str(scratch / "ranks"),
+            rendezvous=f"file://{self.scratch}/ranks",
         )
         endpoint, *_ = await together(*(self._rank(first, rank, one) for rank, one in enumerate(plan.ranks)))
         return endpoint
@@ -51,4 +53,7 @@ class Starter:
     async def _rank(self, first: TrainerSettings, rank: int, assignment: GpuAssignment) -> str:
         name, threads = assignment.process, self.plan.threads
         settings = replace(first, rank=rank, memory_share=assignment.memory_share)
-        return await self.processes.start(name, "trainer", settings, threads, self.environments[name])
+        return await self.processes.start(name, "trainer", settings, threads, self._environment(name))
+
+    def _environment(self, name: str) -> dict[str, str]:
+        return {**self.environments[name], RUN_KEY: self.key}

@@ -94,6 +94,15 @@ class TrainConfig(Section):
         ge=1,
     )
     ranks: int = knob(1, "Processes that train together, each with a share of the weights (FSDP2).", ge=1)
+    shard: Literal["all", "machine"] = knob(
+        "all",
+        "Whether ranks of all machines share the weights out among them, or those of each machine do and machines hold "
+        "copies (HSDP): more memory, and less to send.",
+    )
+    context_parallel: int = knob(
+        1, "Ranks that share each sequence (Ulysses), for sequences longer than one rank's memory holds.", ge=1
+    )
+    offload_optimizer: bool = knob(False, "Keep the optimizer's state in the machine's memory instead of the GPU's.")
     dtype: Literal["auto", "float32", "bfloat16"] = knob(
         "auto", "What it computes in, over float32 weights; auto: bfloat16 on a GPU, float32 on a CPU."
     )

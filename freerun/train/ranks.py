@@ -36,15 +36,13 @@ class Ranks:
 
     @classmethod
     def join(cls, rank: int, size: int, rendezvous: str, device: str) -> "Ranks":
-        """Wait for the others. `rendezvous` is a file that all of them see and none has used before. On a GPU each rank
-        sees one, its own."""
+        """Wait for the others. `rendezvous` is a URL that nobody has used before: tcp://HOST:PORT, where the first rank
+        is, or a file. On a GPU each rank sees one, its own."""
         if size == 1:
             return cls(device=device)
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
         backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
-        dist.init_process_group(
-            backend, init_method=f"file://{rendezvous}", rank=rank, world_size=size, timeout=_PATIENCE
-        )
+        dist.init_process_group(backend, init_method=rendezvous, rank=rank, world_size=size, timeout=_PATIENCE)
         return cls(rank, size, device)
 
     @property

@@ -12,6 +12,7 @@ import pytest
 from freerun.core import ConfigError, EngineError, ProcessDied
 from freerun.engines.base import Sampling
 from freerun.engines.http import HttpEngine
+from freerun.machine.machines import LOOPBACK
 from freerun.machine.processes import Processes
 from freerun.machine.scratch import memory_folder, scratch_folder
 from freerun.models.checkpoint import save_decoder
@@ -25,7 +26,9 @@ async def test_a_process_that_cannot_start_says_why(tmp_path: Path) -> None:
             await processes.start("engine 0", "engine", engine_settings(tmp_path / "nothing"), 1)
         assert caught.value.detail == "", "it is the user's mistake, and the line says all"
         with pytest.raises(ProcessDied, match=r"the engine 1 process ended with code 1; its log is") as died:
-            await processes.start("engine 1", "engine", EngineSettings(str(tmp_path), {"max_running": 0}), 1)
+            await processes.start(
+                "engine 1", "engine", EngineSettings(str(tmp_path), {"max_running": 0}, LOOPBACK, ""), 1
+            )
     assert "max_running" in died.value.detail
 
 

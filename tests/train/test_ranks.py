@@ -86,7 +86,7 @@ def resumed(checkpoint: Path, ranks: Ranks) -> dict[str, torch.Tensor]:
 def rank(number: int, folder: Path) -> None:
     """What each of the pair does."""
     torch.set_num_threads(1)
-    ranks = Ranks.join(number, 2, str(folder / "rendezvous"), "cpu")
+    ranks = Ranks.join(number, 2, f"file://{folder}/rendezvous", "cpu")
     results = {name: lesson(*how, ranks, torch.float64) for name, how in LESSONS.items()}
     results["low"] = lesson(*LOW, ranks, torch.float32)
     results["branches"] = branching(ranks)

@@ -24,6 +24,7 @@ from freerun.engines.embedded.serving.service import Service
 from freerun.engines.embedded.serving.tokenizer import Tokenizer
 from freerun.engines.embedded.thread import EngineThread
 from freerun.engines.listening import KEEP_ALIVE_S, Where, listen, url_of
+from freerun.machine.machines import LOOPBACK
 from freerun.models.tokenizer import has_tokenizer
 from freerun.weights.base import Subscriber
 
@@ -53,15 +54,16 @@ async def serve(
     config: EngineConfig,
     subscriber: Subscriber,
     ready: Callable[[str], None],
+    host: str = LOOPBACK,
     where: Where | None = None,
     api_key: str | None = None,
 ) -> None:
     """Load the model, serve it, and say where once it answers.
 
-    Without `where`, on a free port of the loopback address, for a run: there, answers cut short by the end of the
-    process must fail, not look like the policy's own. With it, for people. `api_key` is asked of every client.
+    Without `where`, on a free port of `host`, for a run: there, answers cut short by the end of the process must fail,
+    not look like the policy's own. With it, for people. `api_key` is asked of every client.
     """
-    with listen(where or Where()) as listening:
+    with listen(where or Where(host)) as listening:
         tokenizer = Tokenizer(folder)
         loading = asyncio.to_thread(_engine, folder, config)
         if where:  # a run may never need a tokenizer; people need it at once, and it takes as long as the model
