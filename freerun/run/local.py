@@ -23,7 +23,7 @@ from freerun.machine.scratch import scratch_folder
 from freerun.observe.folder import RunFolder
 from freerun.observe.live import view
 from freerun.observe.report import reported
-from freerun.plan.placement import RunKind
+from freerun.plan.placement import RunKind, engine_name
 from freerun.plan.plan import Plan
 from freerun.rewards.service import JudgeService
 from freerun.rollouts.base import GroupRollout
@@ -124,7 +124,6 @@ def run_of(
     prepared: Prepared, running: RunProcesses, begins: RunState, observed: Observed, rollout: GroupRollout
 ) -> Run:
     config = prepared.config
-    max_running = config.engine.max_running * len(running.engines)
     return Run(
         config=config.control,
         group_size=config.rollout.group_size,
@@ -132,10 +131,11 @@ def run_of(
         tasks=observed.tasks,
         rollout=rollout,
         judge=running.judge,
-        engines=list(running.engines),
+        engines={engine_name(index): engine for index, engine in enumerate(running.engines)},
         trainer=running.trainer,
         observer=observed.all,
-        max_running=min(max_running, config.rollout.max_sessions) if running.agents else max_running,
+        max_running=config.engine.max_running,
+        max_sessions=config.rollout.max_sessions if running.agents else 10**9,
         begins=begins,
     )
 
@@ -144,8 +144,7 @@ async def _train(run: Run, running: RunProcesses, start: Start, observed: Observ
     """The loop with what goes on beside it: engines watched, versions evaluated, checkpoints kept."""
     config, trainer, everybody = running.prepared.config, running.trainer, observed.all
     latest = await trainer.publish()
-    if latest.version:  # engines begin with the model, which is version 0
-        await together(*(engine.update_weights(latest) for engine in running.engines))
+    await run.begin(latest)
     start.begun(running.prepared)
     beside = None
     if evaluator := running.evaluator():
