@@ -49,9 +49,18 @@ async def started(host: NodeHost, kind: str, tmp_path: Path) -> Child:
 
 
 async def gone(pid: int) -> None:
-    async with asyncio.timeout(10):
-        while Path(f"/proc/{pid}/stat").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text():
-            await asyncio.sleep(0.02)
+    """Wait for the end of a process that is not ours."""
+    try:
+        watched = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_reader(watched, ended.set)
+    try:
+        await asyncio.wait_for(ended.wait(), 10)
+    finally:
+        asyncio.get_running_loop().remove_reader(watched)
+        os.close(watched)
 
 
 async def test_a_machine_runs_what_it_is_asked_to_and_says_how_it_ended(tmp_path: Path) -> None:
@@ -107,7 +116,7 @@ async def test_a_lost_node_is_noticed_its_processes_end_and_another_takes_its_pl
         await asyncio.wait_for(child.wait(), LOST_S + 1.5)
         assert asyncio.get_running_loop().time() - began_s < LOST_S + 1.5
         assert isinstance(child.died(), MachineLost)
-        with pytest.raises(MachineLost, match="machine a .* is lost"):
+        with pytest.raises(MachineLost, match=r"machine a .* is lost"):
             await started(host, "stays", tmp_path)
         await gone(pid)
         async with node(opened.port, "--name", "b"):
