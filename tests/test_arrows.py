@@ -70,7 +70,7 @@ HOMES = {
         "engines/embedded/serving/service.py",
     },
     "uvicorn": {"engines/embedded/server.py", "rollouts/gateway/server.py"},
-    "zmq": {"train/remote.py", "train/worker.py"},
+    "zmq": {"train/remote.py", "train/sockets.py", "train/worker.py"},
     "aiohttp": {"engines/http.py", "rollouts/agents/http.py"},
     "typer": {"cli/main.py", "cli/bench.py", "cli/stopping.py"},
 }

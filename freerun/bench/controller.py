@@ -111,7 +111,7 @@ async def bench_controller(work: Work, json_only: bool) -> dict[str, Measured]:
     return measured
 
 
-async def _measure(form: str, work: Work, scratch: Path, accept: dict[str, str]) -> Measured:
+async def _measure(form: str, work: Work, scratch: Path, accept: dict[str, Any]) -> Measured:
     folder = RunFolder.create(scratch, form)
     async with _processes(work, folder, accept) as (engines, trainer):
         tokenizer = _tokenizer(scratch)
@@ -212,7 +212,7 @@ class Lag:
 
 @asynccontextmanager
 async def _processes(
-    work: Work, folder: RunFolder, accept: dict[str, str]
+    work: Work, folder: RunFolder, accept: dict[str, Any]
 ) -> AsyncIterator[tuple[list[HttpEngine], TimedTrainer]]:
     async with AsyncExitStack() as stack:
         processes = await stack.enter_async_context(Processes("freerun.bench.scripted_child", folder.logs))

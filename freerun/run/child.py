@@ -16,12 +16,8 @@ import msgspec
 from freerun.core import FreerunError
 from freerun.engines.config import ResolvedEngineConfig
 from freerun.machine.garbage import freeze_heap
-from freerun.machine.parent import announce_ready, announce_refusal, end_with_parent
+from freerun.machine.parent import RUN_KEY, announce_ready, announce_refusal, end_with_parent
 from freerun.train.config import ResolvedTrainConfig
-
-RUN_KEY = "FREERUN_RUN_KEY"
-"""The environment variable with the key that this run's processes show each other. A command line could be read by
-anyone."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -71,7 +67,7 @@ def run_trainer(settings: TrainerSettings) -> None:
     from freerun.weights.publish import publisher_for
 
     config = ResolvedTrainConfig.model_validate(settings.train)
-    device = config.device
+    device, key = config.device, os.environ.pop(RUN_KEY, None)
     if settings.memory_share and device == "cuda":
         from torch import cuda
 
@@ -84,7 +80,7 @@ def run_trainer(settings: TrainerSettings) -> None:
         *(publisher, checkpoint, settings.longest, ranks),
     )
     if ranks.is_first:
-        serve(worker, settings.endpoint, ready)
+        serve(worker, settings.endpoint, ready, key)
     else:
         follow(worker, ready)
 
