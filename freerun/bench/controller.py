@@ -154,10 +154,10 @@ def _run(work: Work, engines: list[HttpEngine], trainer: "TimedTrainer", observe
         tasks=TaskQueue(TaskStream(tasks, seed=0, shuffle=False, epochs=None)),
         rollout=SingleTurn(text, sampling, GROUP),
         judge=EveryOther(),
-        engines=list(engines),
+        engines={f"engine {index}": engine for index, engine in enumerate(engines)},
         trainer=trainer,
         observer=observer,
-        max_running=RUNNING,
+        max_running=RUNNING // work.engines,
     )
 
 
