@@ -109,7 +109,7 @@ class Learner:
 
     def _begin(self, batch: Batch) -> Begun:
         """As far as it may be tried again: until the first minibatch has its gradient, nothing is learned."""
-        phases, speed = Phases(), Speed(self._shape, self._device)
+        phases, speed = Phases(), Speed(self._shape, self._device, self._ranks.context.size)
         diagnostics = Diagnostics(self.version, self._ranks)
         plan = self._plan(batch)
         self._before_the_step(plan, batch, diagnostics)
@@ -196,7 +196,7 @@ class Learner:
         return self._config.lr_at(self.version)
 
     def _tokens_once(self, plan: list[list[Packed]], batch: Batch) -> dict[str, float]:
-        """How many tokens all ranks computed in a pass over the plan, and how many different ones it has."""
+        """How many tokens all teams computed in a pass over the plan, and how many different ones it has."""
         mine = torch.tensor(float(sum(len(micro.tokens_T) for minibatch in plan for micro in minibatch)))
         computed = self._ranks.sum(mine.to(self._device)).item()
         learned = trained_in(batch.groups, self._config.skip_truncated)
@@ -204,7 +204,7 @@ class Learner:
         return {"computed_tokens": computed, "distinct_tokens": float(different)}
 
     def _plan(self, batch: Batch) -> list[list[Packed]]:
-        """The batch in shuffled minibatches of near-equally many members, each of them as this rank's micro-batches. A
+        """The batch in shuffled minibatches of near-equally many members, each of them as this team's micro-batches. A
         member is in one of them with all its branches."""
         advantage = self._advantages(batch)
         order = trained_in(batch.groups, self._config.skip_truncated)
@@ -221,10 +221,10 @@ class Learner:
     def _packed(
         self, indices: list[int], samples: Sequence[Sample], advantage: Sequence[Advantage], weights: Sequence[float]
     ) -> Iterator[Packed]:
-        """This rank's micro-batches of those samples; `weights` go with `indices`, `advantage` with `samples`. One that
-        is empty, so that all ranks have as many, is a short sample of which no token is trained."""
+        """This team's micro-batches of those samples; `weights` go with `indices`, `advantage` with `samples`. One that
+        is empty, so that all teams have as many, is a short sample of which no token is trained."""
         among = [samples[i] for i in indices]
-        for places in shared_out(among, self._passes.tokens, self._ranks.size)[self._ranks.rank]:
+        for places in shared_out(among, self._passes.tokens, self._ranks.num_teams)[self._ranks.team]:
             if places:
                 counts = [weights[place] for place in places]
                 packed = pack([among[place] for place in places], [advantage[indices[p]] for p in places], counts)

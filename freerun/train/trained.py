@@ -161,7 +161,7 @@ def _hand_over(owner: nn.Parameter, parameter: Tensor) -> None:
 
 
 def _compute(module: nn.Module, ranks: Ranks, *args: Any) -> Any:
-    result = module(*args)
+    result = module(*args, ranks.context)
     if ranks.size > 1 and not torch.is_grad_enabled():
         cast(Any, module).reshard()  # FSDP2 leaves that to a backward pass, and none will come
     return result
