@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from freerun.models.attention import Attend
+from freerun.models.decoder import Attend
 from freerun.train.packing import Packed
 
 
@@ -76,24 +76,30 @@ class Part(Whole):
         self.rows_A, self.targets_A = micro.rows_A[self._places] - start, micro.targets_A[self._places]
 
     def attention(self, attend: Attend) -> Attend:
-        """By heads, on all tokens."""
+        """By heads, on all tokens: what goes in and what comes out is of this rank's part."""
         ranks, group = self._context.size, self._context.group
 
-        def exchanged(layer: int, q_PHD: Tensor, k_PKD: Tensor, v_PKD: Tensor) -> Tensor:
-            copies = lcm(ranks, k_PKD.shape[1]) // k_PKD.shape[1]
-            k_PKD, v_PKD = (x.repeat_interleave(copies, dim=1) if copies > 1 else x for x in (k_PKD, v_PKD))
-            by_rank = [x.unflatten(1, (ranks, -1)).transpose(0, 1) for x in (q_PHD, k_PKD, v_PKD)]
-            heads = [x.shape[2] for x in by_rank]
+        def exchanged(layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+            copies = lcm(ranks, k_TKD.shape[1]) // k_TKD.shape[1]
+            k_TKD, v_TKD = (x.repeat_interleave(copies, dim=1) if copies > 1 else x for x in (k_TKD, v_TKD))
+            by_rank = [_cut(x, 1, ranks).transpose(0, 1) for x in (q_THD, k_TKD, v_TKD)]
             qkv_T = _exchange(torch.cat(by_rank, dim=2), group).flatten(0, 1)[: self._num_tokens]
-            read_THD = F.pad(attend(layer, *qkv_T.split(heads, dim=1)), (0, 0, 0, 0, 0, self._padding))
-            return _exchange(read_THD.unflatten(0, (ranks, -1)), group).transpose(0, 1).flatten(1, 2)
+            read_THD = attend(layer, *torch.split(qkv_T, [x.shape[2] for x in by_rank], dim=1))
+            padded_THD = F.pad(read_THD, (0, 0, 0, 0, 0, self._padding))
+            return _exchange(_cut(padded_THD, 0, ranks), group).transpose(0, 1).flatten(1, 2)
 
         return exchanged
 
     def told(self, values_A: Tensor) -> Tensor:
         everyones: Tensor = _Told.apply(  # type: ignore[no-untyped-call]
-            values_A, self._places, self._num_trained, self._context.group)
+            values_A, self._places, self._num_trained, self._context.group
+        )
         return everyones
+
+
+def _cut(x: Tensor, dim: int, pieces: int) -> Tensor:
+    """That dimension as two: pieces, and what is in a piece."""
+    return x.view(*x.shape[:dim], pieces, x.shape[dim] // pieces, *x.shape[dim + 1 :])
 
 
 def _exchange(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:

@@ -9,7 +9,6 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,10 @@ from torch import Tensor
 from freerun.core import Batch, Sample, TrainerError, Version
 from freerun.core.reports import StepResult
 from freerun.machine.device import choose_device
-from freerun.models.checkpoint import load_decoder, save_tensors
+from freerun.models.checkpoint import empty_decoder, load_decoder, save_tensors
 from freerun.models.decoder import Decoder
 from freerun.train.advantages import overlong_penalty
+from freerun.train.assemble import assemble
 from freerun.train.average import sequence_weights
 from freerun.train.begun import Begun
 from freerun.train.budget import Passes, micro_batch_budget
@@ -31,21 +31,20 @@ from freerun.train.diagnostics import Diagnostics, Health
 from freerun.train.estimate import estimate
 from freerun.train.gae import value_loss
 from freerun.train.kl import kl_estimate
-from freerun.train.lora import attach, save_adapter
+from freerun.train.lora import save_adapter
 from freerun.train.losses import find_objective
 from freerun.train.members import Added, Member, by_sample, compared, members_in, returned, trained_in, weights_of
-from freerun.train.models import CriticModel, PolicyModel
 from freerun.train.objective import Tokens, sequence_sum
 from freerun.train.packing import Advantage, Packed, num_trained, pack, shared_out, untrained, within
 from freerun.train.prefixes import distinct_tokens
 from freerun.train.proximal import proximal_logprobs
 from freerun.train.ranks import ALONE, Ranks
+from freerun.train.shares import decoder_of
 from freerun.train.speed import Phases, Speed
-from freerun.train.trained import Frozen, Trained, copy_in, decoder_of
 
 
 class Learner:
-    """`longest` is the most tokens that an answer may have."""
+    """`longest` is the most tokens that an answer may have; `folder` has the weights where the decoder has none yet."""
 
     def __init__(
         self,
@@ -55,22 +54,15 @@ class Learner:
         seed: int = 0,
         longest: int = 0,
         ranks: Ranks = ALONE,
+        folder: Path | None = None,
     ) -> None:
-        self._device = decoder.embed.weight.device
+        at = decoder.embed.weight.device
+        self._device = torch.device(ranks.device) if at.type == "meta" else at
         config = config.on("cuda" if self._device.type == "cuda" else "cpu", decoder.shape.num_parameters)
         self._config, self._seed, self._longest, self._ranks = config, seed, longest, ranks
         self._loss = find_objective(config.objective).loss
-        start = decoder.embed.weight.dtype
-        low = torch.bfloat16 if config.low_precision else start
-        self._reference: Frozen | None = None
-        if config.kl.coef:
-            self._reference = Frozen(copy_in(PolicyModel(decoder, temperature), low), ranks)
-        self._critic: Trained | None = None
-        if config.advantages == "gae":
-            self._critic = Trained(CriticModel(deepcopy(decoder)), config, ranks, config.critic.lr / config.lr)
-        if config.lora.rank:
-            attach(decoder, config.lora.rank, config.lora.effective_alpha, seed=seed, dtype=start)
-        self.policy = Trained(PolicyModel(decoder, temperature), config, ranks)
+        models = assemble(decoder, config, ranks, temperature, seed, folder)
+        self.policy, self._critic, self._reference = models.policy, models.critic, models.reference
         self._shape = decoder.shape
         self._health = Health()
         self._passes = Passes(
@@ -84,9 +76,20 @@ class Learner:
         """These are a version's weights: not those in the middle of a step, nor diverged."""
 
     @classmethod
-    def from_folder(cls, folder: Path, config: TrainConfig, *args: Any) -> "Learner":
-        """With the arguments of the class after these two."""
-        return cls(load_decoder(folder, device=config.on(choose_device()).device), config, *args)
+    def from_folder(
+        cls,
+        folder: Path,
+        config: TrainConfig,
+        temperature: float = 1.0,
+        seed: int = 0,
+        longest: int = 0,
+        ranks: Ranks = ALONE,
+    ) -> "Learner":
+        """Each of several ranks reads its share of the weights and no more."""
+        device, rest = config.on(choose_device()).device, (config, temperature, seed, longest, ranks)
+        if ranks.size > 1:
+            return cls(empty_decoder(folder, device), *rest, folder)
+        return cls(load_decoder(folder, device=device), *rest)
 
     @property
     def decoder(self) -> Decoder:

@@ -10,6 +10,7 @@ from datetime import timedelta
 from urllib.parse import urlsplit
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 
 from freerun.core import TrainerError
 from freerun.machine.interfaces import interface_of
@@ -32,13 +33,13 @@ def meet(rank: int, size: int, url: str, device: str, host: str) -> None:
     dist.init_process_group(backend, store=_store(rank, size, url), rank=rank, world_size=size, timeout=PATIENCE)
 
 
-def _store(rank: int, size: int, url: str) -> dist.TCPStore:
+def _store(rank: int, size: int, url: str) -> TCPStore:
     where = urlsplit(url)
     if where.hostname is None or where.port is None:
         raise TrainerError(f"ranks cannot meet at {url}: it should be tcp://HOST:PORT")
     listening = _listening(where.hostname, where.port).detach() if rank == 0 else None
     try:
-        return dist.TCPStore(
+        return TCPStore(
             where.hostname, where.port, size, is_master=rank == 0, timeout=_MEETING, master_listen_fd=listening
         )
     except dist.DistError as error:
