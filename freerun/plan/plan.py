@@ -16,6 +16,7 @@ from freerun.plan.judging import Judging, plan_judging
 from freerun.plan.lengths import Lengths, check_lengths
 from freerun.plan.memory import Demand, MemoryPlan, plan_memory
 from freerun.plan.placement import EVALUATOR, Place, Placement, RunKind, engine_name, place, rank_name
+from freerun.plan.update import chosen_way
 from freerun.rewards.config import RewardConfig
 from freerun.train.config import ResolvedTrainConfig
 
@@ -89,7 +90,8 @@ def make_plan(
     train = config.train.on(device, shape.num_parameters, ranks=len(placement.ranks))
     if kind is not RunKind.SFT:
         check_lengths(lengths, shape, engine)
-    demand = Demand(shape, lengths, engine, train, evaluated, config.engine.memory_share)
+    on_gpu = chosen_way(config, placement) == "ipc"
+    demand = Demand(shape, lengths, engine, train, evaluated, config.engine.memory_share, on_gpu)
     memory = plan_memory(demand, placement)
     assignments = _Assignments(placement, memory)
     urls = config.engine.urls or [None] * (len(placement.engines) + 1)
