@@ -8,10 +8,11 @@ from secrets import token_hex
 from freerun.config.tree import RunConfig
 from freerun.control.waiting import together
 from freerun.machine.machines import LOOPBACK
+from freerun.machine.parent import RUN_KEY
 from freerun.machine.processes import Processes
 from freerun.plan.placement import RunKind
 from freerun.plan.plan import Assignment, Plan
-from freerun.run.child import RUN_KEY, EngineSettings, TrainerSettings
+from freerun.run.child import EngineSettings, TrainerSettings
 
 
 @dataclass(frozen=True)
