@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,21 @@ for line in sys.stdin:
     except TimeoutError:
         print("nothing", flush=True)
 """
+TAKE = """
+import socket, time
+listening = socket.create_server(("", 7000))
+print("listening", flush=True)
+connection, _ = listening.accept()
+began_s = time.monotonic()
+while connection.recv(100_000):
+    pass
+print(time.monotonic() - began_s, flush=True)
+"""
+SEND = """
+import socket, sys
+with socket.create_connection((sys.argv[1], 7000)) as connection:
+    connection.sendall(bytes(1_000_000))
+"""
 MAKER = """
 import subprocess, time
 from freerun.bench.namespaces import machines
@@ -61,9 +77,14 @@ def pair(private: Path) -> Iterator[list[MachineNamespace]]:
         yield made
 
 
-def python(machine: MachineNamespace, script: str, *arguments: str) -> "subprocess.Popen[str]":
+@contextmanager
+def python(machine: MachineNamespace, script: str, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
     command = machine.command(sys.executable, "-c", script, *arguments)
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def say(process: "subprocess.Popen[str]", line: str) -> str:
@@ -97,16 +118,15 @@ def gone(processes: Sequence[int], within_s: float = 10.0) -> bool:
 
 def test_a_cut_cable_loses_what_is_sent_and_a_mended_one_brings_it(pair: list[MachineNamespace]) -> None:
     one, two = pair
-    with python(one, ECHO) as echo, python(two, ASK, one.address) as asks:
+    with python(one, ECHO) as echo:
         assert heard(echo) == "listening"
-        assert say(asks, "first 5") == "first"
-        one.cut()
-        assert say(asks, "second 0.3") == "nothing"
-        one.mend()
-        assert say(asks, "wait 10") == "second", "no connection was reset"
-        assert say(asks, "third 5") == "third"
-        asks.kill()
-        echo.kill()
+        with python(two, ASK, one.address) as asks:
+            assert say(asks, "first 5") == "first"
+            one.cut()
+            assert say(asks, "second 0.3") == "nothing"
+            one.mend()
+            assert say(asks, "wait 10") == "second", "no connection was reset"
+            assert say(asks, "third 5") == "third"
 
 
 def test_machines_have_names_addresses_and_folders_of_their_own(pair: list[MachineNamespace], private: Path) -> None:
@@ -129,34 +149,39 @@ def test_a_signal_reaches_the_process_itself(pair: list[MachineNamespace]) -> No
         assert pair[0].processes() == [process.pid]
         process.terminate()
         assert process.wait(10) == 7
-    assert pair[0].processes() == []
+        assert pair[0].processes() == []
 
 
 def test_two_sets_of_machines_have_nothing_to_do_with_each_other(pair: list[MachineNamespace]) -> None:
-    with machines("one") as (other,):
-        assert other.address == pair[0].address
-        echo, same_port = python(pair[0], ECHO), python(other, ECHO)
-        assert heard(echo) == heard(same_port) == "listening"
-        assert other.processes() == [same_port.pid]
-        echo.kill()
-        echo.communicate()
-        holder = other.pid
-    same_port.communicate(timeout=10)
-    assert same_port.returncode == -signal.SIGKILL, "it ended with its machine"
-    assert gone([holder])
+    with python(pair[0], ECHO) as echo, ExitStack() as stack:
+        with machines("one") as (other,):
+            assert other.address == pair[0].address
+            same_port = stack.enter_context(python(other, ECHO))
+            assert heard(echo) == heard(same_port) == "listening"
+            assert other.processes() == [same_port.pid]
+        assert same_port.wait(10) == -signal.SIGKILL, "it ended with its machine"
+        assert gone([other.pid])
+        with pytest.raises(FreerunError, match=r"^`ip -batch -` failed in a network namespace: "):
+            other.cut()
 
 
 def test_nothing_is_left_of_a_maker_that_was_killed() -> None:
     with subprocess.Popen([sys.executable, "-c", MAKER], stdout=subprocess.PIPE, text=True) as maker:
-        made = [int(process) for process in heard(maker).split()]
-        maker.kill()
+        try:
+            made = [int(process) for process in heard(maker).split()]
+        finally:
+            maker.kill()
+    assert len(made) == 2
     assert gone(made)
 
 
 def test_a_cable_carries_no_more_than_its_limit(pair: list[MachineNamespace]) -> None:
-    pair[1].limit(50)
-    with pytest.raises(FreerunError, match=r"`tc qdisc replace .*` failed in a network namespace: "):
-        pair[1].limit(-1)
+    one, two = pair
+    two.limit(20)
+    with python(one, TAKE) as takes:
+        assert heard(takes) == "listening"
+        with python(two, SEND, one.address):
+            assert float(heard(takes)) > 0.25, "a MB takes 0.4 s, less what may come at once"
 
 
 def test_where_machines_cannot_be_made_one_line_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
