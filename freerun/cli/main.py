@@ -189,6 +189,25 @@ def serve(
 
 
 @app.command()
+def node(
+    join: Annotated[str, typer.Option(help="Where the run's controller listens.", metavar="HOST:PORT")],
+    key_file: Annotated[
+        str | None, typer.Option(help="A file with the run's key; else FREERUN_KEY holds it.", show_default=False)
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="What to call this machine; else its host name.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Where other machines reach this one; else as the controller does.")
+    ] = None,
+    wait_s: Annotated[float, typer.Option(help="How long to try while there is no controller.", min=0)] = 600.0,
+    stay: Annotated[bool, typer.Option("--stay", help="Wait for the next run when one is over.")] = False,
+) -> None:
+    """Offer this machine to a run whose controller is on another one."""
+    from freerun.commands.node import join_run
+
+    run_to_end(join_run(join, key_file, name, address, wait_s, stay), lambda: "stopped: what ran here has ended")
+
+
+@app.command()
 def doctor() -> None:
     """Say what this machine can do."""
     from freerun.commands.doctor import examine

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from freerun.machine.gpus import are_untold
 from freerun.machine.mps import Mps, MpsRefused
-from freerun.plan.plan import GpuAssignment, Plan
+from freerun.plan.plan import Assignment, Plan
 
 
 @asynccontextmanager
@@ -36,9 +36,8 @@ async def gpu_environments(
                     "both did where we measured it"
                 )
 
-        def environment(assignment: GpuAssignment) -> dict[str, str]:
+        def environment(assignment: Assignment) -> dict[str, str]:
             shared = mps.environment(high_priority=assignment.goes_first) if mps and assignment.sees else {}
             return plan.placement.environment(assignment.sees) | shared
 
-        everyone = [*plan.engines, *plan.ranks, *([plan.evaluator] if plan.evaluator else [])]
-        yield {assignment.process: environment(assignment) for assignment in everyone}
+        yield {assignment.process: environment(assignment) for assignment in plan.everyone}

@@ -14,6 +14,7 @@ from freerun.core.nouns import NOT_SAMPLED, VersionRuns
 from freerun.core.observer import Observer
 from freerun.data.stream import TaskStream
 from freerun.data.tasks import load_tasks
+from freerun.machine.machines import Machine
 from freerun.models.shape import Shape, read_shape
 from freerun.models.text import text_decoder
 from freerun.models.tokenizer import load_tokenizer
@@ -65,11 +66,13 @@ class Prepared:
         """What identifies the model; every checkpoint records it."""
         return identity(self.config, self.shape, self.tokenizer)
 
-    def plan(self, kind: RunKind = RunKind.TRAIN, evaluates: bool = False) -> Plan:
-        """Who runs where on this machine, as it is now. What cannot fit is a ConfigError."""
+    def plan(
+        self, kind: RunKind = RunKind.TRAIN, evaluates: bool = False, machines: list[Machine] | None = None
+    ) -> Plan:
+        """Who runs where on those machines, or on this one, as they are now. What cannot fit is a ConfigError."""
         lengths = lengths_of(self.config, self.tasks + self.held_out, self.shape)
         evaluated = len(self.held_out) * self.config.evaluate.samples if evaluates else 0
-        return make_plan(self.config, self.shape, lengths, kind, evaluated)
+        return make_plan(self.config, self.shape, lengths, kind, evaluated, machines)
 
     def stream(self, epochs: int | None) -> TaskStream:
         """The tasks to train on, in their order."""

@@ -8,10 +8,11 @@ from secrets import token_hex
 from freerun.config.tree import RunConfig
 from freerun.control.waiting import together
 from freerun.machine.machines import LOOPBACK
+from freerun.machine.parent import RUN_KEY
 from freerun.machine.processes import Processes
 from freerun.plan.placement import RunKind
-from freerun.plan.plan import GpuAssignment, Plan
-from freerun.run.child import RUN_KEY, EngineSettings, TrainerSettings
+from freerun.plan.plan import Assignment, Plan
+from freerun.run.child import EngineSettings, TrainerSettings
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Starter:
     key: str = field(default_factory=token_hex)
     """This run's processes answer whoever has it, and nobody else."""
 
-    async def engine(self, assignment: GpuAssignment) -> str:
+    async def engine(self, assignment: Assignment) -> str:
         """Returns where it can be reached."""
         name, engine = assignment.process, self.plan.engine_settings(assignment)
         settings = EngineSettings(self.config.model.path, engine.plain(), LOOPBACK, str(self.scratch))
@@ -50,7 +51,7 @@ class Starter:
         endpoint, *_ = await together(*(self._rank(first, rank, one) for rank, one in enumerate(plan.ranks)))
         return endpoint
 
-    async def _rank(self, first: TrainerSettings, rank: int, assignment: GpuAssignment) -> str:
+    async def _rank(self, first: TrainerSettings, rank: int, assignment: Assignment) -> str:
         name, threads = assignment.process, self.plan.threads
         settings = replace(first, rank=rank, memory_share=assignment.memory_share)
         return await self.processes.start(name, "trainer", settings, threads, self._environment(name))

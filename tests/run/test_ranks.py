@@ -15,6 +15,7 @@ from freerun.run.prepare import Prepared
 from freerun.run.resume import resume
 from freerun.run.start import create_folder
 from freerun.train.checkpoint_folder import CheckpointFolder
+from tests.children import child_of
 from tests.run.test_train import prepared
 
 
@@ -101,8 +102,8 @@ async def test_a_killed_rank_ends_the_run_with_that_cause(tmp_path: Path, monkey
         await asyncio.sleep(0.02)
         assert not training.done()
     began = time.monotonic()
-    next(child for child in started[0]._children if child.name == "trainer 1").process.kill()
+    child_of(started[0], "trainer 1").process.kill()
     with pytest.raises(ProcessDied, match="the trainer 1 process was killed by SIGKILL"):
         await training
     assert time.monotonic() - began < 10
-    assert all(child.process.returncode is not None for child in started[0]._children)
+    assert all(child.returncode is not None for child in started[0]._children)

@@ -26,6 +26,7 @@ from freerun.run.prepare import Prepared, prepare, prepare_eval
 from freerun.run.start import create_folder
 from freerun.train.checkpoint_folder import CheckpointFolder
 from freerun.train.learner import Learner
+from tests.children import child_of
 
 
 def prepared(folder: Path, *overrides: str, how: Any = prepare) -> Prepared:
@@ -148,10 +149,10 @@ async def test_a_process_killed_in_mid_run_ends_the_run_with_that_cause(tmp_path
         while not (metrics.exists() and metrics.read_text().count("\n") >= 3):
             await asyncio.sleep(0.02)
             assert not training.done()
-        next(c for c in started[0]._children if c.name == victim).process.kill()
+        child_of(started[0], victim).process.kill()
         with pytest.raises(ProcessDied, match=f"the {victim} process was killed by SIGKILL"):
             await training
     finally:
         processes.Processes.__init__ = original  # type: ignore[method-assign]
-    assert all(child.process.returncode is not None for child in started[0]._children)
+    assert all(child.returncode is not None for child in started[0]._children)
     assert (tmp_path / "runs" / "test" / "report.html").is_file()
