@@ -12,6 +12,7 @@ Nothing here has a name that another run could take: namespaces live as long as 
 the holder, is ours. It ends when whoever made the machines does, kill -9 included, and kills what else runs there.
 """
 
+import ctypes
 import os
 import signal
 import socket
@@ -34,6 +35,7 @@ _UNSHARE = ("unshare", "--net", "--mount", "--uts")
 _INSIDE = "eth0"
 _HELD = "held"
 _END_S = 5.0
+_CLONE_NEWNET = 0x40000000
 
 
 @cache
@@ -110,6 +112,29 @@ def machines(*names: str, private: Sequence[Path] = ()) -> Iterator[list[Machine
             inside = (f"addr add {machine.address}/24 dev {_INSIDE}", f"link set {_INSIDE} up", "link set lo up")
             _ip(machine.pid, *inside)
         yield made
+
+
+def enter_network(pid: int) -> None:
+    """From now on this thread, and the threads and processes that it starts, are in the network of that process."""
+    with open(f"/proc/{pid}/ns/net") as network:
+        _enter(network.fileno())
+
+
+@contextmanager
+def in_network(pid: int) -> Iterator[None]:
+    """The same, until we leave. Sockets stay in the network that they were made in."""
+    with open("/proc/thread-self/ns/net") as before:
+        enter_network(pid)
+        try:
+            yield
+        finally:
+            _enter(before.fileno())
+
+
+def _enter(network: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(network, _CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def _port(machine: MachineNamespace) -> Iterator[str]:
