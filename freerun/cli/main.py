@@ -88,15 +88,15 @@ def sft(file: ConfigFile, overrides: Overrides = None) -> None:
 
 
 @app.command("eval")
-def evaluate(file: ConfigFile, overrides: Overrides = None) -> None:
+def eval_(file: ConfigFile, overrides: Overrides = None) -> None:
     """Measure a policy on held-out tasks: pass@1 with a 95% interval, and pass@k (k is evaluate.samples)."""
     from freerun.commands.progress import counting
-    from freerun.run import local
+    from freerun.run.evaluating import evaluate
     from freerun.run.prepare import prepare_eval
 
     prepared = prepare_eval(*_load(file, overrides))
     with counting("evaluating", len(prepared.held_out)) as progress:
-        result = run_to_end(local.evaluate(prepared, progress))
+        result = run_to_end(evaluate(prepared, progress))
     print(f"pass@1 {result.pass_at_1:.3f} (95% interval {result.low:.3f} to {result.high:.3f}), {result.tasks} tasks")
     if result.k > 1:
         print(f"pass@{result.k} {result.pass_at_k:.3f}")

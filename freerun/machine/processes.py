@@ -17,6 +17,7 @@ from typing import Any, Protocol, Self
 import msgspec
 
 from freerun.core import ProcessDied
+from freerun.core.clock import Clock
 from freerun.machine.machines import Machine, this_machine
 from freerun.machine.parent import READY_FD, Refusal
 
@@ -164,6 +165,7 @@ class Host(Protocol):
     """A machine, as something to start processes on."""
 
     machine: Machine
+    clock: Clock
     scratch: str
     """A folder in that machine's shared memory, private to the run."""
 
@@ -178,12 +180,13 @@ class Host(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass
 class LocalHost:
     """The machine that we are on."""
 
     scratch: str
     machine: Machine = field(default_factory=this_machine)
+    clock: Clock = field(default_factory=Clock)
 
     async def start(
         self, name: str, module: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path
@@ -218,12 +221,10 @@ class Processes:
         environment: Mapping[str, str] = _NONE,
         host: Host | None = None,
     ) -> str:
-        """Start a process, on this machine unless told otherwise, without which the run cannot go on, and wait until it
+        """Start a process that the run cannot go on without, on this machine unless told otherwise, and wait until it
         says where it can be reached, or what keeps it from starting, which is raised. Cancelled or failed, nothing is
         left."""
-        child = await self.begin(name, kind, settings, threads, environment, host)
-        self._vital.append(child)
-        return await child.ready()
+        return await (await self.begin(name, kind, settings, threads, environment, host)).ready()
 
     async def begin(
         self,
@@ -233,14 +234,17 @@ class Processes:
         threads: int,
         environment: Mapping[str, str] = _NONE,
         host: Host | None = None,
+        vital: bool = True,
     ) -> Child:
-        """The same without waiting; the caller sees to it when it ends."""
+        """The same without waiting. When one that is not `vital` ends, it is the caller's to see to it."""
         child = await (host or self._here).start(
             *(name, self._module, [kind, msgspec.json.encode(settings).decode()]),
             {**environment, "OMP_NUM_THREADS": str(threads)},
             self._logs / f"{name}.log",
         )
         self._children.append(child)
+        if vital:
+            self._vital.append(child)
         return child
 
     async def watch(self) -> None:

@@ -92,7 +92,8 @@ def prepare(config: RunConfig, origins: Origins, rollout: Rollout | None = None)
             f"control.groups_per_step is {config.control.groups_per_step}, but {config.data.source} has only "
             f"{len(prepared.tasks)} tasks; lower it, or add data"
         )
-    prepared.plan(evaluates=bool(config.evaluate.every))
+    if config.launcher == "local":  # what other machines have is known when they have joined
+        prepared.plan(evaluates=bool(config.evaluate.every))
     return prepared
 
 
@@ -115,7 +116,8 @@ def prepare_eval(config: RunConfig, origins: Origins) -> Prepared:
     tasks = load_tasks(config.held_out or config.data, tokenizer, needs_prompt=agent is None)
     config.reward.check_tasks(tasks)
     prepared = Prepared(config, origins, shape, tokenizer, [], tasks, own, agent=agent)
-    prepared.plan(RunKind.EVALUATE)
+    if config.launcher == "local":
+        prepared.plan(RunKind.EVALUATE)
     return prepared
 
 

@@ -22,7 +22,10 @@ from freerun.observe.records import read_evals, read_steps
 from freerun.observe.timeline import read_timeline
 from freerun.rollouts.base import trajectories_of
 from freerun.run import local
+from freerun.run.evaluating import evaluate
+from freerun.run.hosts import hosts_of
 from freerun.run.prepare import Prepared, prepare, prepare_eval
+from freerun.run.running import run_processes
 from freerun.run.start import create_folder
 from freerun.train.checkpoint_folder import CheckpointFolder
 from freerun.train.learner import Learner
@@ -72,7 +75,7 @@ async def test_an_asynchronous_run_learns_and_leaves_a_readable_folder(tmp_path:
     load_decoder(folder.checkpoints / "last")
     assert list(CheckpointFolder(folder.checkpoints).finished()) == [40, 60], "every 40th and the last"
 
-    again = await local.evaluate(
+    again = await evaluate(
         prepared(tmp_path, f"model.path={folder.checkpoints / 'last'}", "evaluate.samples=4", how=prepare_eval),
         lambda: None,
     )
@@ -105,9 +108,12 @@ async def synchronous_training(run: Prepared, steps: int) -> torch.nn.Module:
 
 async def test_engines_of_a_run_listen_to_the_run_alone(tmp_path: Path) -> None:
     run = prepared(tmp_path)
-    async with local.run_processes(run, create_folder(run), run.plan(evaluates=True)) as running:
+    async with (
+        hosts_of(run.config, print) as hosts,
+        run_processes(hosts, run, create_folder(run), run.plan(evaluates=True)) as running,
+    ):
         assert running.evaluation_engine
-        for engine in (*running.engines, running.evaluation_engine):
+        for engine in (*running.engines.values(), running.evaluation_engine):
             await engine.stats()
             async with HttpEngine(engine.url) as stranger:
                 with pytest.raises(EngineError, match="401"):

@@ -2,10 +2,12 @@
 
 from collections import deque
 
+from freerun.core.clock import Clock
+
 _KEPT = 60
 
 
-class NodeClock:
+class NodeClock(Clock):
     """Goes by the fastest of the last round trips: half of it is the most that the measurement can be wrong by."""
 
     def __init__(self) -> None:
@@ -18,7 +20,6 @@ class NodeClock:
         self._ahead_s = min(self._trips)[1]
 
     def ours(self, theirs_s: float) -> float:
-        """A moment of their clock, by ours."""
         return theirs_s - self._ahead_s
 
     @property

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from freerun.core import ConfigError, MachineLost
+from freerun.core.clock import Clock
 from freerun.machine.machines import Machine
 from freerun.machine.nodes.agent import SCRATCH
 from freerun.machine.nodes.clock import NodeClock
@@ -55,7 +56,8 @@ class NodeHost:
 
     def __init__(self, machine: Machine, id: str, link: Link) -> None:
         self.machine, self.id = machine, id
-        self.clock = NodeClock()
+        self._clock = NodeClock()
+        self.clock: Clock = self._clock
         self._link = link
         self._heard_s = time.monotonic()
         self._children: dict[int, RemoteChild] = {}
@@ -132,7 +134,7 @@ class NodeHost:
             self._heard_s = time.monotonic()
             match message:
                 case Heartbeat(sent_s=sent_s, echoed_s=float(echoed_s)):
-                    self.clock.measured(echoed_s, sent_s, self._heard_s)
+                    self._clock.measured(echoed_s, sent_s, self._heard_s)
                 case Ready(id=id, where=where) if id in self._children:
                     self._children[id].is_ready(where)
                 case Printed(id=id, text=text) if id in self._children:
