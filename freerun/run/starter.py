@@ -7,11 +7,12 @@ from secrets import token_hex
 
 from freerun.config.tree import RunConfig
 from freerun.control.waiting import together
-from freerun.machine.machines import LOOPBACK
+from freerun.machine.machines import LOCAL, LOOPBACK
 from freerun.machine.processes import Processes
 from freerun.plan.placement import RunKind
 from freerun.plan.plan import GpuAssignment, Plan
 from freerun.run.child import RUN_KEY, EngineSettings, TrainerSettings
+from freerun.weights.way import WeightsWay, choose_way
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,18 @@ class Starter:
             f"ipc://{self.scratch}/trainer",
             LOOPBACK,
             str(self.scratch),
+            self._way,
             str(checkpoint) if checkpoint else None,
             rendezvous=f"file://{self.scratch}/ranks",
         )
         endpoint, *_ = await together(*(self._rank(first, rank, one) for rank, one in enumerate(plan.ranks)))
         return endpoint
+
+    @property
+    def _way(self) -> WeightsWay:
+        """How versions get from the trainer to the engines."""
+        plan, here = self.plan, [LOCAL]
+        return choose_way(self.config.weights, here * len(plan.ranks), here, plan.train.device, plan.engine.dtype)
 
     async def _rank(self, first: TrainerSettings, rank: int, assignment: GpuAssignment) -> str:
         name, threads = assignment.process, self.plan.threads
