@@ -46,6 +46,10 @@ class Vanished(WeightsError):
     """The other side closed the connection, reset it, or made no progress."""
 
 
+class Closed(Vanished):
+    """It closed the connection, and may have had a reason."""
+
+
 class Peer:
     """One side of a connection."""
 
@@ -89,7 +93,7 @@ class Peer:
             except OSError as error:
                 raise Vanished(f"is gone ({error.strerror or error})") from None
             if not got:
-                raise Vanished("closed the connection")
+                raise Closed("closed the connection")
             room = room[got:]
 
     def receive(self, length: int) -> bytes:
@@ -119,8 +123,8 @@ def prove_as_client(peer: Peer, key: str) -> None:
     peer.send(ours + _proof(key, b"client", theirs, ours))
     try:
         proof = peer.receive(_PROOF)
-    except Vanished:
-        raise WeightsError("it does not accept this run's key") from None
+    except Closed:
+        raise WeightsError("it does not accept this run's key, or is ending") from None
     if not hmac.compare_digest(proof, _proof(key, b"server", theirs, ours)):
         raise WeightsError("it does not know this run's key")
 

@@ -29,4 +29,4 @@ def publisher_for(way: WeightsWay, rank: int, scratch: Path, host: str, key: str
         raise WeightsError("weights by TCP need the run's key")
     from freerun.weights.tcp import TcpPublisher
 
-    return TcpPublisher(scratch, host, key, rank, dtype)
+    return TcpPublisher(scratch, host, key, rank, dtype, way.deltas)

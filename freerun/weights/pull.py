@@ -7,11 +7,11 @@ raised: whether bytes were cut, turned, delayed, or those of another version.
 import mmap
 import os
 import socket
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Lock
 
 import xxhash
 
@@ -44,16 +44,17 @@ class Source:
             said = error.strerror or error
             raise WeightsError(f"weights from {self.address}: {said}; is its machine cut off?") from None
 
-    def header(self, peer: Peer, what: Kind, version: Version) -> SlotHeader:
+    def header(self, what: Kind, version: Version) -> SlotHeader:
         """What the server says that it has of this."""
-        status, held = peer.ask(what, version, 0, HEADER_BYTES)
-        if status is Status.GONE:
-            instead = f"version {held} has taken its place" if held > version else "it is not there"
-            raise Gone(f"version {version} is gone: {instead}")
-        header = SlotHeader.decoded(peer.receive(HEADER_BYTES))
-        if header is None or header.version != version:
-            raise Gone(f"version {version} is gone: another is taking its place")
-        return header
+        with self.connected() as peer:
+            status, held = peer.ask(what, version, 0, HEADER_BYTES)
+            if status is Status.GONE:
+                instead = f"version {held} has taken its place" if held > version else "it is not there"
+                raise Gone(f"version {version} is gone: {instead}")
+            header = SlotHeader.decoded(peer.receive(HEADER_BYTES))
+            if header is None or header.version != version:
+                raise Gone(f"version {version} is gone: another is taking its place")
+            return header
 
 
 class Gone(WeightsError):
@@ -62,56 +63,50 @@ class Gone(WeightsError):
 
 def pull(source: Source, what: Kind, version: Version, checksum: str | None, path: Path) -> int:
     """Bring the slot to `path`; how many bytes that took. Without `checksum`, it is checked against its own."""
-    with source.connected() as first:
-        header = source.header(first, what, version)
-        if checksum is not None and header.hex != checksum:
-            raise Gone(f"version {version} is another there than the one that was announced")
-        slot = _mapped(path, header.size)
-        slot[:HEADER_BYTES] = SlotHeader().encoded()
-        room = memoryview(slot)
-        _pull_ranges(source, first, what, header, room)
-        if xxhash.xxh3_64_intdigest(room[HEADER_BYTES:]) != header.checksum:
-            source.header(first, what, version)  # or says that another took its place
-            raise WeightsError(f"version {version} was damaged on its way")
-        slot[:HEADER_BYTES] = header.encoded()
+    header = source.header(what, version)
+    if checksum is not None and header.hex != checksum:
+        raise Gone(f"version {version} of {source.address} is another than the one that was announced")
+    slot = _mapped(path, header.size)  # which takes its time, so nobody is kept waiting meanwhile
+    slot[:HEADER_BYTES] = SlotHeader().encoded()
+    room = memoryview(slot)
+    _pull_ranges(source, what, header, room)
+    if xxhash.xxh3_64_intdigest(room[HEADER_BYTES:]) != header.checksum:
+        source.header(what, version)  # or says that another took its place
+        raise WeightsError(f"weights from {source.address}: version {version} was damaged on its way")
+    slot[:HEADER_BYTES] = header.encoded()
     return header.size
 
 
-def _pull_ranges(source: Source, first: Peer, what: Kind, header: SlotHeader, room: "memoryview[int]") -> None:
-    """Over the first connection and others, each taking the next range. One that fails ends them all."""
+def _pull_ranges(source: Source, what: Kind, header: SlotHeader, room: "memoryview[int]") -> None:
+    """Over several connections, each taking the next range. One that fails ends them all."""
     ranges = iter(range(HEADER_BYTES, header.size, _RANGE))
-    turn, failed = threading.Lock(), threading.Event()
+    turn, failed = Lock(), Event()
 
-    def take(peer: Peer) -> None:
-        while not failed.is_set():
-            with turn:
-                start = next(ranges, None)
-            if start is None:
-                return
-            length = min(_RANGE, header.size - start)
-            status, _ = peer.ask(what, header.version, start, length)
-            if status is Status.GONE:
-                raise Gone(f"version {header.version} is gone: another took its place while it was fetched")
-            peer.receive_into(room[start : start + length])
+    def take_turns() -> None:
+        with source.connected() as peer:
+            while not failed.is_set():
+                with turn:
+                    start = next(ranges, None)
+                if start is None:
+                    return
+                length = min(_RANGE, header.size - start)
+                status, _ = peer.ask(what, header.version, start, length)
+                if status is Status.GONE:
+                    raise Gone(f"version {header.version} is gone: another took its place while it was fetched")
+                peer.receive_into(room[start : start + length])
 
-    def other() -> None:
+    def pulled() -> None:
         try:
-            with source.connected() as peer:
-                take(peer)
+            take_turns()
         except BaseException:
             failed.set()
             raise
 
-    others = min(CONNECTIONS, -(-(header.size - HEADER_BYTES) // _RANGE)) - 1
-    with ThreadPoolExecutor(max(others, 1)) as pool:
-        pulling = [pool.submit(other) for _ in range(others)]
-        try:
-            take(first)
-        except BaseException:
-            failed.set()
-            raise
-        for one in pulling:
-            one.result()
+    connections = min(CONNECTIONS, -(-(header.size - HEADER_BYTES) // _RANGE))
+    with ThreadPoolExecutor(connections) as pool:
+        pulling = [pool.submit(pulled) for _ in range(connections)]
+    for one in pulling:
+        one.result()
 
 
 def _mapped(path: Path, size: int) -> mmap.mmap:

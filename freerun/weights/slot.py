@@ -120,6 +120,9 @@ class SlotReader:
 
     def read(self, version: Version, checksum: str) -> dict[str, Tensor]:
         """Exactly that version, copied; or WeightsError."""
+        return self.content(version, checksum).tensors()
+
+    def content(self, version: Version, checksum: str) -> "SlotContent":
         try:
             with open(self.path, "rb") as file:
                 header = SlotHeader.decoded(file.read(HEADER_BYTES))
@@ -135,21 +138,29 @@ class SlotReader:
             raise WeightsError(f"version {version} is not at {self.path}: {error}") from None
         if xxhash.xxh3_64_intdigest(content.numpy().data) != header.checksum:
             raise WeightsError(f"version {version} changed while it was read, or is damaged")
-        manifest, _ = manifest_of(content, header)
-        return views(content, manifest)
+        return SlotContent(content, *decode_manifest(content[header.payload_bytes :].numpy()))
 
 
-def manifest_of(content: Tensor, header: SlotHeader) -> tuple[Manifest, Any]:
-    """The manifest of a slot's content (all but its header), and what was written about it."""
-    manifest, about = json.loads(bytes(content[header.payload_bytes :].numpy()))
+@dataclass(frozen=True)
+class SlotContent:
+    """A copy of what a slot held."""
+
+    content: Tensor
+    """Its bytes."""
+    manifest: Manifest
+    about: Any
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {
+            name: self.content[offset : offset + size].view(getattr(torch, dtype)).view(shape)
+            for name, (dtype, shape, offset, size) in self.manifest.items()
+        }
+
+
+def decode_manifest(content: Any) -> tuple[Manifest, Any]:
+    """The manifest, of its bytes in a slot, and what was written about it."""
+    manifest, about = json.loads(bytes(content))
     return manifest, about
-
-
-def views(content: Tensor, manifest: Manifest) -> dict[str, Tensor]:
-    return {
-        name: content[offset : offset + size].view(getattr(torch, dtype)).view(shape)
-        for name, (dtype, shape, offset, size) in manifest.items()
-    }
 
 
 def too_little_memory(folder: Path, so_far: int, error: OSError) -> WeightsError:

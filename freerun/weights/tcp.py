@@ -23,7 +23,8 @@ from torch import Tensor
 from freerun.core import Version, WeightsError
 from freerun.core.reports import WeightsHandle
 from freerun.weights.base import Subscriber, Tensors
-from freerun.weights.peer import Kind
+from freerun.weights.delta import Deltas, apply_delta
+from freerun.weights.peer import Kind, Vanished
 from freerun.weights.pull import Source, pull
 from freerun.weights.shm import Slots
 from freerun.weights.slot import SlotReader
@@ -35,18 +36,33 @@ _SCHEME = "tcp://"
 class TcpPublisher:
     """Before a version takes a slot, it waits for those who are in the middle of what the slot held."""
 
-    def __init__(self, folder: Path, host: str, key: str, part: int = 0, dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        host: str,
+        key: str,
+        part: int = 0,
+        dtype: torch.dtype | None = None,
+        deltas: bool = False,
+    ) -> None:
         self._slots = Slots(folder, part, dtype)
+        self._deltas = Deltas(folder, part) if deltas else None
         self.server = SlotServer(host, key, self._find)
 
     def publish(self, version: Version, tensors: Tensors) -> WeightsHandle:
         self.server.wait_until_unread(version - 2)
+        if self._deltas:
+            self._deltas.finish()
         header = self._slots.write(version, tensors)
+        if self._deltas:
+            self._deltas.begin(version, self._slots.path(version - 1), self._slots.path(version))
         location = f"{_SCHEME}{self.server.address}{self._slots.path(version)}"
         return WeightsHandle("tcp", version, location, header.hex)
 
     def _find(self, what: Kind, version: Version, wait: Callable[[], None]) -> Path | None:
-        return self._slots.path(version) if what is Kind.WHOLE else None
+        if what is Kind.WHOLE:
+            return self._slots.path(version)
+        return self._deltas.path(version, wait) if self._deltas else None
 
 
 class TcpSubscriber(Subscriber):
@@ -60,15 +76,36 @@ class TcpSubscriber(Subscriber):
         address, path = _place(handle.location)
         if path.parent == self._folder:
             return SlotReader(path).read(handle.version, handle.checksum)
-        here = self._folder / f"pulled-{xxhash.xxh3_64_hexdigest(handle.location.encode())}"
+        here = self._pulled(handle.location)
         with _once_a_machine(here, handle) as shared:
-            held = SlotReader(here).header()
-            if (held.version, held.hex) != (handle.version, handle.checksum):
-                self.received_bytes = pull(
-                    Source(address, self._key), Kind.WHOLE, handle.version, handle.checksum, here
-                )
+            source = Source(address, self._key)
+            if not _holds(here, handle) and not self._changed(source, handle, here):
+                self.received_bytes += pull(source, Kind.WHOLE, handle.version, handle.checksum, here)
             shared()
             return SlotReader(here).read(handle.version, handle.checksum)
+
+    def _changed(self, source: Source, handle: WeightsHandle, here: Path) -> bool:
+        """Make the version from the one before, if that is here and the publisher offers what changed."""
+        before = self._pulled(f"{handle.location[:-1]}{(handle.version - 1) % 2}")
+        if not 0 <= SlotReader(before).header().version == handle.version - 1:
+            return False
+        delta = here.with_suffix(".delta")
+        try:
+            self.received_bytes += pull(source, Kind.DELTA, handle.version, None, delta)
+            apply_delta(SlotReader(delta).content(handle.version, SlotReader(delta).header().hex), before, here)
+        except Vanished:
+            raise  # it would not send the whole either
+        except (WeightsError, OSError, IndexError):
+            return False
+        return _holds(here, handle)
+
+    def _pulled(self, location: str) -> Path:
+        return self._folder / f"pulled-{xxhash.xxh3_64_hexdigest(location.encode())}"
+
+
+def _holds(slot: Path, handle: WeightsHandle) -> bool:
+    held = SlotReader(slot).header()
+    return (held.version, held.hex) == (handle.version, handle.checksum)
 
 
 def _place(location: str) -> tuple[str, Path]:

@@ -104,7 +104,7 @@ def test_four_engines_of_a_machine_cost_one_transfer(tmp_path: Path) -> None:
         received, sums = zip(*(ours.recv() for ours, _ in pipes), strict=True)
         size = SlotReader(Path(handle.location.removeprefix(f"tcp://{publisher.server.address}"))).header().size
         assert sorted(received) == [0, 0, 0, size]
-        assert publisher.server.sent_bytes - sent_before == size
+        assert size <= publisher.server.sent_bytes - sent_before < size + 100, "the slot, and its header to begin with"
         assert set(sums) == {tensors(version)["c"].sum().item()}
     for ours, _ in pipes:
         ours.send(None)
@@ -131,9 +131,10 @@ def test_a_torn_transfer_is_never_used(
     said: str,
     after: int,
 ) -> None:
-    monkeypatch.setattr(peer, "PATIENCE_S", 0.3)
     handle = publisher.publish(0, tensors(0))
-    with Proxy(publisher.server.address, trouble, after) as proxy:
+    with Proxy(publisher.server.address, trouble, after) as proxy, monkeypatch.context() as patched:
+        if trouble == "stall":
+            patched.setattr(peer, "PATIENCE_S", 0.3)
         began_s = time.monotonic()
         with pytest.raises(WeightsError, match=said):
             subscriber.fetch(through(proxy, handle))
@@ -179,7 +180,7 @@ def test_a_replaced_version_is_gone(publisher: TcpPublisher, subscriber: TcpSubs
     with pytest.raises(WeightsError, match="version 0 is gone: version 2 has taken its place"):
         subscriber.fetch(old)
     assert subscriber.fetch(newest)["a"].tolist() == [2] * 5
-    with pytest.raises(WeightsError, match="another there than the one that was announced"):
+    with pytest.raises(WeightsError, match="another than the one that was announced"):
         subscriber.fetch(replace(newest, checksum="0123456789abcdef"))
     with pytest.raises(WeightsError, match="only go up"):
         publisher.publish(2, {})
@@ -280,7 +281,7 @@ def test_a_version_of_several_parts(tmp_path: Path) -> None:
     subscriber = AnySubscriber(of_run(machine, KEY))
     assert equal(subscriber.fetch(handle), tensors(1))
     subscriber.confirm(handle)
-    assert subscriber.received_bytes == sum(rank.server.sent_bytes for rank in ranks) > 40e6
+    assert 40e6 < subscriber.received_bytes <= sum(rank.server.sent_bytes for rank in ranks)
     ranks[1].server.close()
     with pytest.raises(WeightsError, match=ranks[1].server.address):
         AnySubscriber(of_run(folder(tmp_path / "late"), KEY)).fetch(handle)
