@@ -88,15 +88,15 @@ def sft(file: ConfigFile, overrides: Overrides = None) -> None:
 
 
 @app.command("eval")
-def evaluate(file: ConfigFile, overrides: Overrides = None) -> None:
+def eval_(file: ConfigFile, overrides: Overrides = None) -> None:
     """Measure a policy on held-out tasks: pass@1 with a 95% interval, and pass@k (k is evaluate.samples)."""
     from freerun.commands.progress import counting
-    from freerun.run import local
+    from freerun.run.evaluating import evaluate
     from freerun.run.prepare import prepare_eval
 
     prepared = prepare_eval(*_load(file, overrides))
     with counting("evaluating", len(prepared.held_out)) as progress:
-        result = run_to_end(local.evaluate(prepared, progress))
+        result = run_to_end(evaluate(prepared, progress))
     print(f"pass@1 {result.pass_at_1:.3f} (95% interval {result.low:.3f} to {result.high:.3f}), {result.tasks} tasks")
     if result.k > 1:
         print(f"pass@{result.k} {result.pass_at_k:.3f}")
@@ -186,6 +186,25 @@ def serve(
     from freerun.commands.serve import serve_model
 
     serve_model(model, overrides or [], host, port, api_key)
+
+
+@app.command()
+def node(
+    join: Annotated[str, typer.Option(help="Where the run's controller listens.", metavar="HOST:PORT")],
+    key_file: Annotated[
+        str | None, typer.Option(help="A file with the run's key; else FREERUN_KEY holds it.", show_default=False)
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="What to call this machine; else its host name.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Where other machines reach this one; else as the controller does.")
+    ] = None,
+    wait_s: Annotated[float, typer.Option(help="How long to try while there is no controller.", min=0)] = 600.0,
+    stay: Annotated[bool, typer.Option("--stay", help="Wait for the next run when one is over.")] = False,
+) -> None:
+    """Offer this machine to a run whose controller is on another one."""
+    from freerun.commands.node import join_run
+
+    run_to_end(join_run(join, key_file, name, address, wait_s, stay), lambda: "stopped: what ran here has ended")
 
 
 @app.command()
