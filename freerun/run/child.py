@@ -23,6 +23,9 @@ RUN_KEY = "FREERUN_RUN_KEY"
 """The environment variable with the key that this run's processes show each other. A command line could be read by
 anyone."""
 
+SERVER_KEY = "FREERUN_ENGINE_KEY"
+"""The one with the key of the engines that were given by URL."""
+
 
 @dataclass(slots=True, frozen=True)
 class EngineSettings:
@@ -57,12 +60,19 @@ class TrainerSettings:
 
 
 def run_engine(settings: EngineSettings) -> None:
-    from freerun.engines.embedded.server import serve
     from freerun.weights.subscribe import AnySubscriber
 
     config = ResolvedEngineConfig.model_validate(settings.engine)
-    key = os.environ.pop(RUN_KEY, None)
-    asyncio.run(serve(Path(settings.model), config, AnySubscriber(), ready, settings.host, api_key=key))
+    key, model = os.environ.pop(RUN_KEY, None), Path(settings.model)
+    if config.kind == "embedded":
+        from freerun.engines.embedded.server import serve
+
+        asyncio.run(serve(model, config, AnySubscriber(), ready, settings.host, api_key=key))
+    else:
+        from freerun.engines.external.serve import serve_front
+
+        scratch, server_key = Path(settings.scratch), os.environ.pop(SERVER_KEY, None)
+        asyncio.run(serve_front(model, config, AnySubscriber(), ready, settings.host, scratch, key, server_key))
 
 
 def run_trainer(settings: TrainerSettings) -> None:
