@@ -20,6 +20,9 @@ from freerun.machine.parent import RUN_KEY, announce_ready, announce_refusal, en
 from freerun.train.config import ResolvedTrainConfig
 from freerun.weights.way import WeightsWay
 
+SERVER_KEY = "FREERUN_ENGINE_KEY"
+"""The one with the key of the engines that were given by URL."""
+
 
 @dataclass(slots=True, frozen=True)
 class EngineSettings:
@@ -55,13 +58,20 @@ class TrainerSettings:
 
 
 def run_engine(settings: EngineSettings) -> None:
-    from freerun.engines.embedded.server import serve
     from freerun.weights.subscribe import AnySubscriber, of_run
 
     config = ResolvedEngineConfig.model_validate(settings.engine)
-    key = os.environ.pop(RUN_KEY, None)
-    subscriber = AnySubscriber(of_run(Path(settings.scratch), key))
-    asyncio.run(serve(Path(settings.model), config, subscriber, ready, settings.host, api_key=key))
+    key, model, scratch = os.environ.pop(RUN_KEY, None), Path(settings.model), Path(settings.scratch)
+    subscriber = AnySubscriber(of_run(scratch, key))
+    if config.kind == "embedded":
+        from freerun.engines.embedded.server import serve
+
+        asyncio.run(serve(model, config, subscriber, ready, settings.host, api_key=key))
+    else:
+        from freerun.engines.external.serve import serve_front
+
+        server_key = os.environ.pop(SERVER_KEY, None)
+        asyncio.run(serve_front(model, config, subscriber, ready, settings.host, scratch, key, server_key))
 
 
 def run_trainer(settings: TrainerSettings) -> None:
