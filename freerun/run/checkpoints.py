@@ -57,7 +57,8 @@ class Checkpointer(Observer):
         what = f"copies version {state.version} for a checkpoint"
         self._observer.doing("trainer", what)
         copied = self._trainer.checkpoint(state.version, str(self._folder.checkpoints), state.to_json())
-        await patiently(copied, f"trainer: {what}", self._patience_s, self._observer.note)
+        for note in await patiently(copied, f"trainer: {what}", self._patience_s, self._observer.note):
+            self._observer.note(note)
         name = f"copy version {state.version}"
         self._observer.span(Span("checkpoint", name, start_s, time.monotonic(), process="trainer"))
 
