@@ -16,6 +16,7 @@ import msgspec
 from freerun.core import FreerunError
 from freerun.engines.config import ResolvedEngineConfig
 from freerun.machine.garbage import freeze_heap
+from freerun.machine.machines import LOCAL
 from freerun.machine.parent import RUN_KEY, announce_ready, announce_refusal, end_with_parent
 from freerun.train.config import ResolvedTrainConfig
 from freerun.weights.way import WeightsWay
@@ -55,6 +56,8 @@ class TrainerSettings:
     """The URL by which ranks find each other: see torch's `init_process_group`."""
     memory_share: float | None = None
     """How much of the GPU's memory it may take."""
+    machine: str = LOCAL
+    """The name of the machine that it is on."""
 
 
 def run_engine(settings: EngineSettings) -> None:
@@ -85,7 +88,10 @@ def run_trainer(settings: TrainerSettings) -> None:
         from torch import cuda
 
         cuda.set_per_process_memory_fraction(min(settings.memory_share, 1.0))
-    ranks = Ranks.join(settings.rank, config.ranks, settings.rendezvous, device)
+    ranks = Ranks.join(
+        *(settings.rank, config.ranks, settings.rendezvous, device),
+        *(settings.host, settings.machine, config.shard, config.context_parallel),
+    )
     key = os.environ.pop(RUN_KEY, None)
     publisher = publisher_for(settings.weights, ranks.rank, Path(settings.scratch), settings.host, key)
     checkpoint = Path(settings.checkpoint) if settings.checkpoint else None
