@@ -18,6 +18,7 @@ from freerun.engines.config import ResolvedEngineConfig
 from freerun.machine.garbage import freeze_heap
 from freerun.machine.parent import RUN_KEY, announce_ready, announce_refusal, end_with_parent
 from freerun.train.config import ResolvedTrainConfig
+from freerun.weights.way import WeightsWay
 
 
 @dataclass(slots=True, frozen=True)
@@ -43,6 +44,7 @@ class TrainerSettings:
     """The address at which other machines, or only this one, reach it."""
     scratch: str
     """A folder in shared memory that the run's processes on this machine share: versions are published there."""
+    weights: WeightsWay
     checkpoint: str | None = None
     """What the trainer continues from; without one it begins with the model."""
     rank: int = 0
@@ -54,11 +56,12 @@ class TrainerSettings:
 
 def run_engine(settings: EngineSettings) -> None:
     from freerun.engines.embedded.server import serve
-    from freerun.weights.subscribe import AnySubscriber
+    from freerun.weights.subscribe import AnySubscriber, of_run
 
     config = ResolvedEngineConfig.model_validate(settings.engine)
     key = os.environ.pop(RUN_KEY, None)
-    asyncio.run(serve(Path(settings.model), config, AnySubscriber(), ready, settings.host, api_key=key))
+    subscriber = AnySubscriber(of_run(Path(settings.scratch), key))
+    asyncio.run(serve(Path(settings.model), config, subscriber, ready, settings.host, api_key=key))
 
 
 def run_trainer(settings: TrainerSettings) -> None:
@@ -73,7 +76,8 @@ def run_trainer(settings: TrainerSettings) -> None:
 
         cuda.set_per_process_memory_fraction(min(settings.memory_share, 1.0))
     ranks = Ranks.join(settings.rank, config.ranks, settings.rendezvous, device)
-    publisher = publisher_for(device, Path(settings.scratch)) if ranks.is_first else None
+    key = os.environ.pop(RUN_KEY, None)
+    publisher = publisher_for(settings.weights, ranks.rank, Path(settings.scratch), settings.host, key)
     checkpoint = Path(settings.checkpoint) if settings.checkpoint else None
     worker = TrainerProcess(
         *(Path(settings.model), config, settings.temperature, settings.seed),

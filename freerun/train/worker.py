@@ -9,6 +9,7 @@ With several ranks the first one does that. It says each request to the others, 
 
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -30,7 +31,7 @@ from freerun.train.learner import Learner
 from freerun.train.messages import AT_ONCE, Received, receive
 from freerun.train.protocol import Checkpoint
 from freerun.train.ranks import ALONE, Ranks
-from freerun.weights.base import Publisher
+from freerun.weights.base import Publisher, of_parts
 
 if TYPE_CHECKING:
     from freerun.train.checkpoint import CheckpointWriter
@@ -41,10 +42,7 @@ _SAVING = ("freerun.train.checkpoint", "torch.distributed.checkpoint.state_dict"
 
 
 class TrainerProcess:
-    """Its methods are those of the Trainer protocol, done at once. It goes on from `checkpoint` where there is one.
-
-    Only the first rank has a publisher.
-    """
+    """Its methods are those of the Trainer protocol, done at once. It goes on from `checkpoint` where there is one."""
 
     def __init__(
         self,
@@ -52,7 +50,7 @@ class TrainerProcess:
         config: TrainConfig,
         temperature: float,
         seed: int,
-        publisher: Publisher | None,
+        publisher: Publisher,
         checkpoint: Path | None = None,
         longest: int = 0,
         ranks: Ranks = ALONE,
@@ -106,9 +104,17 @@ class TrainerProcess:
         self._expect_checkpoints()
         return result
 
-    def publish(self, _: None) -> WeightsHandle | None:
-        tensors = self._learner.policy.tensors()
-        return self._publisher.publish(self._learner.version, tensors) if self._publisher else None
+    def publish(self, _: None) -> WeightsHandle:
+        """Every rank publishes the tensors that it keeps, and all of them know where the others' are."""
+        part = self._learner.policy.part()
+
+        def published() -> WeightsHandle:
+            try:
+                return self._publisher.publish(self._learner.version, part)
+            finally:
+                deque(part, maxlen=0)  # the others gather theirs, even where this one failed
+
+        return of_parts(self.ranks.each(published))
 
     def save(self, folder: str) -> None:
         self._refuse_half_a_step()
