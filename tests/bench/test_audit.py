@@ -1,4 +1,4 @@
-"""The audit of a run's log finds tasks that were lost or trained twice, and knows undone steps from those that count."""
+"""The audit of a log finds tasks that were lost or trained twice, and knows undone steps from those that count."""
 
 from pathlib import Path
 
