@@ -83,7 +83,7 @@ def run_trainer(settings: TrainerSettings) -> None:
     from freerun.weights.publish import publisher_for
 
     config = ResolvedTrainConfig.model_validate(settings.train)
-    device = config.device
+    device, key = config.device, os.environ.pop(RUN_KEY, None)
     if settings.memory_share and device == "cuda":
         from torch import cuda
 
@@ -100,7 +100,7 @@ def run_trainer(settings: TrainerSettings) -> None:
         *(publisher, checkpoint, settings.longest, ranks),
     )
     if ranks.is_first:
-        serve(worker, settings.endpoint, ready)
+        serve(worker, settings.endpoint, ready, key)
     else:
         follow(worker, ready)
 
