@@ -161,12 +161,13 @@ class StepMeter(Observer):
         name = f"publish version {record.version}"
         self._tell.span(Span("publish", name, self._trained_s, now_s, process="controller"))
         recomputed = float(sum(update.recomputed_tokens for update in updates))
+        received = float(sum(update.bytes for update in updates))
         record = replace(
             record,
             engine_idle_s=self._engines.idle_s(updates),
             update_s=now_s - self._trained_s,
             update_pause_s=_mean([update.pause_s for update in updates]),
-            trainer=record.trainer | {"recomputed_tokens": recomputed},
+            trainer=record.trainer | {"recomputed_tokens": recomputed, "weights_bytes": received},
         )
         self._stepped = replace(self._stepped, record=record)
         self._complete()
@@ -211,7 +212,8 @@ class StepMeter(Observer):
             solved=self._solved(),
             cache_hit_share=self._engines.cache_hit_share(),
             agents=self._sessions.record,
-            trainer=result.metrics | {"masked_tokens": float(trained.masked_tokens), "recomputed_tokens": 0.0},
+            trainer=result.metrics
+            | {"masked_tokens": float(trained.masked_tokens), "recomputed_tokens": 0.0, "weights_bytes": 0.0},
         )
 
     def _trainer_idle_s(self, now_s: float, result: StepResult) -> float:

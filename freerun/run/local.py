@@ -102,12 +102,12 @@ def run_of(
         rollout=rollout,
         judge=running.judge,
         engines=running.engines,
+        engines_may_join=running.apart,
         trainer=running.trainer,
         observer=observed.all,
         max_running=config.engine.max_running,
         max_sessions=config.rollout.max_sessions if running.agents else 10**9,
         begins=begins,
-        engines_may_join=running.apart,
     )
 
 
@@ -132,6 +132,7 @@ async def _train(run: Run, running: RunProcesses, start: Start, observed: Observ
         async with (
             saved(checkpointer.checkpoint, trainer.written, checkpointer.weights),
             background(watch_engines(run)),
+            background(running.kept.keep(dict.fromkeys(running.engines, run) if running.apart else {})),
         ):
             await control_train(run)
             if beside:
