@@ -92,7 +92,6 @@ def run_trainer(settings: TrainerSettings) -> None:
         *(settings.rank, config.ranks, settings.rendezvous, device),
         *(settings.host, settings.machine, config.shard, config.context_parallel),
     )
-    key = os.environ.pop(RUN_KEY, None)
     publisher = publisher_for(settings.weights, ranks.rank, Path(settings.scratch), settings.host, key)
     checkpoint = Path(settings.checkpoint) if settings.checkpoint else None
     worker = TrainerProcess(

@@ -70,7 +70,7 @@ class Starter:
         )
         ranks = (self._rank(first, rank, one, hosts[rank]) for rank, one in enumerate(plan.ranks))
         endpoint, *_ = await together(*ranks)
-        return RemoteTrainer(endpoint, self.key)
+        return RemoteTrainer(endpoint, self.key, hosts[0].clock)
 
     @property
     def _way(self) -> WeightsWay:
