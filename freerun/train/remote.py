@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import zmq
@@ -31,7 +31,7 @@ class RemoteTrainer:
         self._one_at_a_time = asyncio.Lock()
         self._requests = 0
 
-    def __enter__(self) -> "RemoteTrainer":
+    def __enter__(self) -> Self:
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.PAIR)
         connect(self._socket, self._endpoint, self._key)
