@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "plan": {"config", "train", "engines", "rewards", "models", "machine"},
     "run": {"plan", "config", "control", "observe", "train", "engines", "weights", "rollouts", "data", "rewards"}
     | {"models", "machine"},
-    "commands": {"run", "config", "control", "observe", "train", "engines", "weights", "data", "rewards"}
+    "commands": {"run", "plan", "config", "control", "observe", "train", "engines", "weights", "data", "rewards"}
     | {"models", "sandbox", "machine"},
     "bench": {"commands", "run", "config", "control", "observe", "train", "engines", "rollouts", "data", "rewards"}
     | {"models", "sandbox", "machine", "weights"},
