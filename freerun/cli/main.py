@@ -24,7 +24,7 @@ app = typer.Typer(
 )
 app.add_typer(bench, name="bench")
 
-ConfigFile = Annotated[Path, typer.Argument(help="The run's YAML file.", show_default=False)]
+ConfigFile = Annotated[Path, typer.Argument(help="The run's YAML file, or a preset's name.", show_default=False)]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="Changes to it, such as train.lr=3e-4.", show_default=False, metavar="KEY=VALUE"),
@@ -43,12 +43,31 @@ def train(
     from freerun.run.prepare import prepare
     from freerun.run.start import Start, create_folder
 
-    prepared = prepare(*_load(file, overrides))
+    config, origins = _load(file, overrides)
+    if dry_run and not Path(config.model.path).is_dir():
+        plan(file, overrides)
+        return
+    prepared = prepare(config, origins)
     run_to_end(check_agent(prepared), lambda: "stopped")  # an agent that cannot run leaves no folder
     if dry_run:
         print(describe(prepared))
         return
     _train(prepared, Start(create_folder(prepared)))
+
+
+@app.command()
+def plan(
+    file: ConfigFile,
+    overrides: Overrides = None,
+    machines: Annotated[int | None, typer.Option(help="Plan for so many machines.", min=1)] = None,
+    gpus: Annotated[int | None, typer.Option(help="GPUs in each of them.", min=0)] = None,
+    gpu_memory: Annotated[float | None, typer.Option(help="GiB of memory of each GPU; 80.", min=1)] = None,
+) -> None:
+    """Print who would run where, on machines that need not be here: memory a GPU, bytes a weight update moves, what
+    does not fit and what would."""
+    from freerun.commands.plan import describe_plan
+
+    print(describe_plan(_load(file, overrides)[0], machines, gpus, gpu_memory))
 
 
 @app.command()
@@ -88,15 +107,15 @@ def sft(file: ConfigFile, overrides: Overrides = None) -> None:
 
 
 @app.command("eval")
-def evaluate(file: ConfigFile, overrides: Overrides = None) -> None:
+def eval_(file: ConfigFile, overrides: Overrides = None) -> None:
     """Measure a policy on held-out tasks: pass@1 with a 95% interval, and pass@k (k is evaluate.samples)."""
     from freerun.commands.progress import counting
-    from freerun.run import local
+    from freerun.run.evaluating import evaluate
     from freerun.run.prepare import prepare_eval
 
     prepared = prepare_eval(*_load(file, overrides))
     with counting("evaluating", len(prepared.held_out)) as progress:
-        result = run_to_end(local.evaluate(prepared, progress))
+        result = run_to_end(evaluate(prepared, progress))
     print(f"pass@1 {result.pass_at_1:.3f} (95% interval {result.low:.3f} to {result.high:.3f}), {result.tasks} tasks")
     if result.k > 1:
         print(f"pass@{result.k} {result.pass_at_k:.3f}")
@@ -186,6 +205,25 @@ def serve(
     from freerun.commands.serve import serve_model
 
     serve_model(model, overrides or [], host, port, api_key)
+
+
+@app.command()
+def node(
+    join: Annotated[str, typer.Option(help="Where the run's controller listens.", metavar="HOST:PORT")],
+    key_file: Annotated[
+        str | None, typer.Option(help="A file with the run's key; else FREERUN_KEY holds it.", show_default=False)
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="What to call this machine; else its host name.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Where other machines reach this one; else as the controller does.")
+    ] = None,
+    wait_s: Annotated[float, typer.Option(help="How long to try while there is no controller.", min=0)] = 600.0,
+    stay: Annotated[bool, typer.Option("--stay", help="Wait for the next run when one is over.")] = False,
+) -> None:
+    """Offer this machine to a run whose controller is on another one."""
+    from freerun.commands.node import join_run
+
+    run_to_end(join_run(join, key_file, name, address, wait_s, stay), lambda: "stopped: what ran here has ended")
 
 
 @app.command()

@@ -56,7 +56,7 @@ class Checkpointer(Observer):
         start_s = time.monotonic()
         what = f"copies version {state.version} for a checkpoint"
         self._observer.doing("trainer", what)
-        copied = self._trainer.checkpoint(state.version, str(self._folder.checkpoints), state.to_json())
+        copied = self._trainer.checkpoint(state.version, str(self._folder.checkpoints.absolute()), state.to_json())
         for note in await patiently(copied, f"trainer: {what}", self._patience_s, self._observer.note):
             self._observer.note(note)
         name = f"copy version {state.version}"
@@ -64,7 +64,7 @@ class Checkpointer(Observer):
 
     async def weights(self) -> None:
         """Save the trainer's version as a Hugging Face folder, `checkpoints/last`."""
-        await self._trainer.save(str(self._folder.checkpoints / "last"))
+        await self._trainer.save(str(self._folder.checkpoints.absolute() / "last"))
 
 
 @asynccontextmanager

@@ -17,12 +17,8 @@ from freerun.core import FreerunError
 from freerun.engines.config import ResolvedEngineConfig
 from freerun.machine.garbage import freeze_heap
 from freerun.machine.machines import LOCAL
-from freerun.machine.parent import announce_ready, announce_refusal, end_with_parent
+from freerun.machine.parent import RUN_KEY, announce_ready, announce_refusal, end_with_parent
 from freerun.train.config import ResolvedTrainConfig
-
-RUN_KEY = "FREERUN_RUN_KEY"
-"""The environment variable with the key that this run's processes show each other. A command line could be read by
-anyone."""
 
 
 @dataclass(slots=True, frozen=True)
