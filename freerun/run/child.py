@@ -60,7 +60,7 @@ def run_engine(settings: EngineSettings) -> None:
 
     config = ResolvedEngineConfig.model_validate(settings.engine)
     key = os.environ.pop(RUN_KEY, None)
-    subscriber = AnySubscriber(of_run(Path(settings.scratch), key))
+    subscriber = AnySubscriber(of_run(Path(settings.scratch), key, settings.host))
     asyncio.run(serve(Path(settings.model), config, subscriber, ready, settings.host, api_key=key))
 
 
@@ -77,7 +77,7 @@ def run_trainer(settings: TrainerSettings) -> None:
         cuda.set_per_process_memory_fraction(min(settings.memory_share, 1.0))
     ranks = Ranks.join(settings.rank, config.ranks, settings.rendezvous, device)
     key = os.environ.pop(RUN_KEY, None)
-    publisher = publisher_for(settings.weights, ranks.rank, Path(settings.scratch), settings.host, key)
+    publisher = publisher_for(settings.weights, ranks.rank, Path(settings.scratch), settings.host, key, device)
     checkpoint = Path(settings.checkpoint) if settings.checkpoint else None
     worker = TrainerProcess(
         *(Path(settings.model), config, settings.temperature, settings.seed),
