@@ -178,7 +178,7 @@ class Loop:
             observed.meter.begin(await local.idle_s(list(self._running.engines.values())))
             try:
                 with suppress(Enough):
-                    async with background(local.watch_engines(self._running, observed.all)):
+                    async with background(local.watch_engines(run.fleet, observed.all)):
                         await control_train(run)
             except asyncio.CancelledError:
                 window.say_what_was_seen(way)

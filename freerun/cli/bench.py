@@ -250,7 +250,23 @@ def bench_controller(
     answers: Annotated[int, typer.Option(help="Answers of a batch, in groups of 16.", min=16)] = 8_192,
     tokens: Annotated[int, typer.Option(help="Tokens of an answer.", min=2)] = 8_192,
     steps: Annotated[int, typer.Option(help="Batches.", min=2)] = 3,
-    engines: Annotated[int, typer.Option(help="Processes that answer from a script.", min=1)] = 1,
+    engines: Annotated[
+        int | None,
+        typer.Option(
+            help="Processes that answer from a script: 1; 64 with --namespaces.",
+            min=1,
+            show_default=False,
+        ),
+    ] = None,
+    namespaces: Annotated[
+        bool,
+        typer.Option(
+            "--namespaces",
+            help="Controller, trainer and engines on machines of their own, which are network namespaces, against the "
+            "same on loopback.",
+        ),
+    ] = False,
+    machines: Annotated[int, typer.Option(help="Machines that engines run on, with --namespaces.", min=1)] = 8,
     json_only: JsonOnly = False,
 ) -> None:
     """How many tokens a second does one controller carry, from engines to trainer?
@@ -259,8 +275,13 @@ def bench_controller(
     also how much memory a token takes, and how long the loop stands still. The same with the JSON of vLLM.
     """
     from freerun.bench.controller import Work, bench_controller
+    from freerun.bench.controller_machines import bench_controller_on_machines
 
-    run_to_end(bench_controller(Work(answers, tokens, steps, engines), json_only), lambda: "stopped")
+    work = Work(answers, tokens, steps, engines or (64 if namespaces else 1))
+    if namespaces:
+        run_to_end(bench_controller_on_machines(work, machines, json_only), lambda: "stopped")
+    else:
+        run_to_end(bench_controller(work, json_only), lambda: "stopped")
 
 
 @bench.command("gateway")

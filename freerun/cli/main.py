@@ -24,7 +24,7 @@ app = typer.Typer(
 )
 app.add_typer(bench, name="bench")
 
-ConfigFile = Annotated[Path, typer.Argument(help="The run's YAML file.", show_default=False)]
+ConfigFile = Annotated[Path, typer.Argument(help="The run's YAML file, or a preset's name.", show_default=False)]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="Changes to it, such as train.lr=3e-4.", show_default=False, metavar="KEY=VALUE"),
@@ -43,12 +43,31 @@ def train(
     from freerun.run.prepare import prepare
     from freerun.run.start import Start, create_folder
 
-    prepared = prepare(*_load(file, overrides))
+    config, origins = _load(file, overrides)
+    if dry_run and not Path(config.model.path).is_dir():
+        plan(file, overrides)
+        return
+    prepared = prepare(config, origins)
     run_to_end(check_agent(prepared), lambda: "stopped")  # an agent that cannot run leaves no folder
     if dry_run:
         print(describe(prepared))
         return
     _train(prepared, Start(create_folder(prepared)))
+
+
+@app.command()
+def plan(
+    file: ConfigFile,
+    overrides: Overrides = None,
+    machines: Annotated[int | None, typer.Option(help="Plan for so many machines.", min=1)] = None,
+    gpus: Annotated[int | None, typer.Option(help="GPUs in each of them.", min=0)] = None,
+    gpu_memory: Annotated[float | None, typer.Option(help="GiB of memory of each GPU; 80.", min=1)] = None,
+) -> None:
+    """Print who would run where, on machines that need not be here: memory a GPU, bytes a weight update moves, what
+    does not fit and what would."""
+    from freerun.commands.plan import describe_plan
+
+    print(describe_plan(_load(file, overrides)[0], machines, gpus, gpu_memory))
 
 
 @app.command()

@@ -1,17 +1,20 @@
 """An engine behind HTTP, wherever it lives: what the controller talks to."""
 
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
 
-from freerun.core import EngineError
+from freerun.core import EngineError, EngineLost, Version
+from freerun.core.lost import Losable
 from freerun.core.reports import EngineStats, UpdateReport, WeightsHandle
 from freerun.engines import frames, wire
 from freerun.engines.base import Completion, Sampling
 from freerun.engines.config import OnUpdate
+from freerun.engines.refused import Refused
 
 T = TypeVar("T")
 
@@ -32,6 +35,7 @@ class HttpEngine:
         self.on_update: OnUpdate | None = None
         """What an update does to running answers, instead of the engine's own setting."""
         self._chunks = msgspec.json.Decoder(wire.GenerateResponse)
+        self._losable = Losable(EngineLost)
 
     async def __aenter__(self) -> "HttpEngine":
         self._session = aiohttp.ClientSession(
@@ -45,26 +49,41 @@ class HttpEngine:
     async def __aexit__(self, *_: object) -> None:
         await self._session.close()
 
+    def lose(self, why: str) -> None:
+        """It is gone: whatever waits for it fails at once with EngineLost, however silent the connection is, and so
+        does what is asked later."""
+        self._losable.lose(why)
+
     async def generate(self, prompt: list[int], sampling: Sampling, n: int = 1) -> AsyncIterator[Completion]:
         request = wire.request_of(uuid.uuid4().hex, prompt, sampling, n)
-        url, body, left = self.url + wire.GENERATE, wire.encode(request), n
-        try:
+        left = n
+        async with aclosing(self._answers(request)) as answers:
+            while True:
+                async with self._losable.unless_lost():
+                    completion = await anext(answers, None)
+                if completion is None:
+                    break
+                left -= 1
+                yield completion
+        if left:
+            raise EngineError(f"the engine at {self.url} ended a request with {left} of {n} answers missing")
+
+    async def _answers(self, request: wire.GenerateRequest) -> AsyncGenerator[Completion, None]:
+        """The answers as the engine gives them, in whichever form it has."""
+        url, body = self.url + wire.GENERATE, wire.encode(request)
+        with self._failures("a request"):
             async with self._session.post(url, data=body, headers=self._accept) as response:
                 await _check(response)
                 binary = response.content_type == frames.MEDIA_TYPE
-                answers = frames.read(response.content, sampling.max_new_tokens) if binary else self._decoded(response)
+                longest = request.sampling_params.max_tokens
+                answers = frames.read(response.content, longest) if binary else self._decoded(response)
                 async for completion in answers:
-                    left -= 1
                     yield completion
-        except (TimeoutError, aiohttp.ClientError, msgspec.DecodeError) as error:
-            raise EngineError(f"the engine at {self.url} failed a request: {error or type(error).__name__}") from None
-        if left:
-            raise EngineError(f"the engine at {self.url} ended a request with {left} of {n} answers missing")
 
     async def _decoded(self, response: aiohttp.ClientResponse) -> AsyncIterator[Completion]:
         """The answers from vLLM's JSON, each as its last chunk comes."""
         answers = wire.Answers()
-        async for line in _lines(response):
+        async for line in event_data(response):
             for choice in self._chunks.decode(line).choices:
                 if completion := answers.add(choice):
                     yield completion
@@ -75,21 +94,34 @@ class HttpEngine:
     async def stats(self) -> EngineStats:
         return await self._call("GET", "/stats", EngineStats)
 
+    async def health(self) -> Version:
+        return (await self._call("GET", "/health", wire.Health)).version
+
     async def _call(self, method: str, route: str, result: type[T], body: Any = None) -> T:
-        try:
-            async with self._session.request(method, self.url + route, data=wire.encode(body)) as response:
+        with self._failures(route):
+            async with (
+                self._losable.unless_lost(),
+                self._session.request(method, self.url + route, data=wire.encode(body)) as response,
+            ):
                 await _check(response)
                 return msgspec.json.decode(await response.read(), type=result)
-        except (TimeoutError, aiohttp.ClientError) as error:
-            raise EngineError(f"the engine at {self.url} failed {route}: {error or type(error).__name__}") from None
+
+    @contextmanager
+    def _failures(self, what: str) -> Iterator[None]:
+        """Those of the connection, and of what came by it, are the engine's."""
+        try:
+            yield
+        except (TimeoutError, aiohttp.ClientError, msgspec.DecodeError) as error:
+            raise EngineError(f"the engine at {self.url} failed {what}: {error or type(error).__name__}") from None
 
 
 async def _check(response: aiohttp.ClientResponse) -> None:
     if response.status >= 400:
-        raise EngineError(f"the engine refused a request ({response.status}): {(await response.text())[:500]}")
+        told = f"the engine refused a request ({response.status}): {(await response.text())[:500]}"
+        raise EngineError(told) if response.status >= 500 else Refused(told, status=response.status)
 
 
-async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+async def event_data(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
     """The data of each server-sent event. Lines may be longer than any buffer, so they are put together here."""
     rest = b""
     async for piece in response.content.iter_any():

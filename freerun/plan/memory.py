@@ -84,6 +84,8 @@ class Demand:
     """Answers that the evaluator is asked for at a time; 0 without one."""
     engine_share: float | None = None
     """The share of a GPU that the user gives each engine; None: what it needs."""
+    published_on_gpu: bool = True
+    """Whether new versions lie in the trainer's GPU until engines have them."""
 
 
 def plan_memory(demand: Demand, placement: Placement) -> MemoryPlan:
@@ -113,7 +115,7 @@ def _needs(demand: Demand, placement: Placement) -> Iterator[Need]:
     in_a_pass = train.micro_batch_tokens or max(needs.PASS_TOKENS, longest)
     for rank, place in enumerate(placement.ranks):
         for gpu in place.gpus:
-            standing = needs.standing_bytes(shape, train, publishes=rank == 0) + _ROUNDING
+            standing = needs.standing_bytes(shape, train, publishes=rank == 0 and demand.published_on_gpu) + _ROUNDING
             most, least = max(in_a_pass, longest), longest if train.micro_batch_tokens is None else in_a_pass
             what = f"{_gib(standing)} for weights and optimizer, then passes of up to {most:,} tokens"
             yield Need(rank_name(rank), gpu, standing + least * per_token, standing + most * per_token, what)

@@ -71,9 +71,10 @@ class Placement:
         return any(trained_on & set(place.gpus) for place in self.generating)
 
     def engine_sees(self, place: Place) -> list[int]:
-        """Its own GPUs first; then the one that weights come from, if that is another of the same machine."""
-        first = self.ranks[0] if self.ranks else None
-        source = first.gpus if first and place.gpus and first.machine == place.machine else ()
+        """Its own GPUs first; then the one that weights come from by CUDA IPC: that of a trainer with one rank, on the
+        same machine. Several ranks publish another way."""
+        alone = self.ranks[0] if len(self.ranks) == 1 else None
+        source = alone.gpus if alone and place.gpus and alone.machine == place.machine else ()
         return list(dict.fromkeys((*place.gpus, *source)))
 
     def several_engines(self, sees: list[int]) -> bool:

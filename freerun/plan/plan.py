@@ -16,6 +16,7 @@ from freerun.plan.judging import Judging, plan_judging
 from freerun.plan.lengths import Lengths, check_lengths
 from freerun.plan.memory import Demand, MemoryPlan, plan_memory
 from freerun.plan.placement import EVALUATOR, Place, Placement, RunKind, engine_name, place, rank_name
+from freerun.plan.update import chosen_way
 from freerun.rewards.config import RewardConfig
 from freerun.train.config import ResolvedTrainConfig
 
@@ -53,6 +54,8 @@ class Plan:
     engines: list[Assignment]
     ranks: list[Assignment]
     evaluator: Assignment | None
+    demand: Demand
+    """What its memory follows from."""
 
     @property
     def reward(self) -> RewardConfig:
@@ -87,7 +90,9 @@ def make_plan(
     train = config.train.on(device, shape.num_parameters, ranks=len(placement.ranks))
     if kind is not RunKind.SFT:
         check_lengths(lengths, shape, engine)
-    memory = plan_memory(Demand(shape, lengths, engine, train, evaluated, config.engine.memory_share), placement)
+    on_gpu = chosen_way(config, placement) == "ipc"
+    demand = Demand(shape, lengths, engine, train, evaluated, config.engine.memory_share, on_gpu)
+    memory = plan_memory(demand, placement)
     assignments = _Assignments(placement, memory)
     urls = config.engine.urls or [None] * (len(placement.engines) + 1)
     engines = [assignments.engine(engine_name(i), at, urls[i]) for i, at in enumerate(placement.engines)]
@@ -97,7 +102,27 @@ def make_plan(
     busy = [at.machine for at in (*placement.generating, *placement.ranks)]
     judging = plan_judging(config, there, busy, [rank.machine for rank in ranks])
     threads = config.resources.threads
-    return Plan(kind, lengths, engine, train, threads, judging, placement, memory, engines, ranks, evaluator)
+    return Plan(kind, lengths, engine, train, threads, judging, placement, memory, engines, ranks, evaluator, demand)
+
+
+def joined_by(plan: Plan, machine: Machine) -> Plan:
+    """The plan of a run that goes on when one more machine has joined it: there it has engines, after those that there
+    are, whose numbers and GPUs stay as they were. A machine without GPUs is of no use to a run on GPUs."""
+    before = plan.placement
+    first = len(before.gpus)
+    together = replace(before, machines=[*before.machines, machine])
+    if plan.engine.device == "cpu":
+        added = [Place(machine.name)]
+    else:
+        numbers, parallel = range(first, first + len(machine.gpus)), plan.engine.tensor_parallel
+        groups = zip(*[iter(numbers)] * parallel, strict=False)  # what is left over makes no engine
+        added = [Place(machine.name, group) for group in groups]
+    together = replace(together, engines=[*before.engines, *added])
+    memory = plan_memory(plan.demand, together)
+    assignments = _Assignments(together, memory)
+    number = len(plan.engines)
+    engines = [assignments.engine(engine_name(number + i), at, None) for i, at in enumerate(added)]
+    return replace(plan, placement=together, memory=memory, engines=[*plan.engines, *engines])
 
 
 def _have_gpu(machines: list[Machine]) -> bool:

@@ -20,8 +20,8 @@ class RewardConfig(Section):
     judge: JudgeSetting = knob(
         "exact",
         "exact, number, math, code, reasoning-gym, verifiers, or your own: path/to/file.py:function or "
-        "package.module:function, given (task, text); or a list of judges with weights and options, also format, "
-        "length, overlong, model and http: see docs/rewards.md.",
+        "package.module:function, given (task, text); or a list of judges with weights and options, also constant, "
+        "format, length, overlong, model and http: see docs/rewards.md.",
     )
     workers: int | None = knob(
         None,

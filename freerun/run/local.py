@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from freerun.control.controller import Run
 from freerun.control.controller import train as control_train
 from freerun.control.evaluate import EvaluateBeside
+from freerun.control.fleet import Fleet
 from freerun.control.waiting import background, together
 from freerun.core import EngineError, ProcessDied, Version
 from freerun.core.observer import Observer
@@ -95,7 +96,6 @@ def run_of(
     prepared: Prepared, running: RunProcesses, begins: RunState, observed: Observed, rollout: GroupRollout
 ) -> Run:
     config = prepared.config
-    max_running = config.engine.max_running * len(running.engines)
     return Run(
         config=config.control,
         group_size=config.rollout.group_size,
@@ -103,10 +103,12 @@ def run_of(
         tasks=observed.tasks,
         rollout=rollout,
         judge=running.judge,
-        engines=list(running.engines.values()),
+        engines=dict(running.engines),
+        engines_may_join=running.apart,
         trainer=running.trainer,
         observer=observed.all,
-        max_running=min(max_running, config.rollout.max_sessions) if running.agents else max_running,
+        max_running=config.engine.max_running,
+        max_sessions=config.rollout.max_sessions if running.agents else 10**9,
         begins=begins,
     )
 
@@ -115,8 +117,7 @@ async def _train(run: Run, running: RunProcesses, start: Start, observed: Observ
     """The loop with what goes on beside it: engines watched, versions evaluated, checkpoints kept."""
     config, trainer, everybody = running.prepared.config, running.trainer, observed.all
     latest = await trainer.publish()
-    if latest.version:  # engines begin with the model, which is version 0
-        await together(*(engine.update_weights(latest) for engine in running.engines.values()))
+    await run.begin(latest)
     start.begun(running.prepared)
     beside = None
     if evaluator := evaluator_of(running):
@@ -132,21 +133,22 @@ async def _train(run: Run, running: RunProcesses, start: Start, observed: Observ
     try:
         async with (
             saved(checkpointer.checkpoint, trainer.written, checkpointer.weights),
-            background(watch_engines(running, everybody)),
+            background(watch_engines(run.fleet, everybody)),
+            background(running.kept.keep(dict.fromkeys(running.engines, run) if running.apart else {})),
         ):
             await control_train(run)
             if beside:
                 everybody.doing("controller", "waits for the last evaluation")
                 await beside.last()
-            await poll_engines(running, everybody)
+            await poll_engines(run.fleet, everybody)
     finally:
         if beside:
             beside.cancel()
 
 
-async def watch_engines(running: RunProcesses, observer: Observer) -> None:
+async def watch_engines(fleet: Fleet, observer: Observer) -> None:
     while True:
-        await poll_engines(running, observer)
+        await poll_engines(fleet, observer)
         await asyncio.sleep(_POLL_S)
 
 
@@ -156,11 +158,11 @@ async def idle_s(engines: Sequence[Engine]) -> float:
     return sum(stats.idle_s for stats in every) / len(every)
 
 
-async def poll_engines(running: RunProcesses, observer: Observer) -> None:
+async def poll_engines(fleet: Fleet, observer: Observer) -> None:
     """An engine that does not answer is the business of whoever waits for its answers."""
-    for name, engine in running.engines.items():
+    for engine in fleet.engines:
         with suppress(EngineError):
-            observer.engine(name, await engine.stats())
+            observer.engine(engine.name, await engine.stats())
 
 
 def rollout_of(

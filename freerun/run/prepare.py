@@ -14,11 +14,12 @@ from freerun.core.nouns import NOT_SAMPLED, VersionRuns
 from freerun.core.observer import Observer
 from freerun.data.stream import TaskStream
 from freerun.data.tasks import load_tasks
+from freerun.machine.device import choose_device
 from freerun.machine.machines import Machine
 from freerun.models.shape import Shape, read_shape
 from freerun.models.text import text_decoder
 from freerun.models.tokenizer import load_tokenizer
-from freerun.plan.lengths import lengths_of
+from freerun.plan.lengths import Lengths, check_lengths, lengths_of
 from freerun.plan.placement import RunKind
 from freerun.plan.plan import Plan, make_plan
 from freerun.rollouts.agents.load import spec_of
@@ -66,13 +67,16 @@ class Prepared:
         """What identifies the model; every checkpoint records it."""
         return identity(self.config, self.shape, self.tokenizer)
 
+    @property
+    def lengths(self) -> Lengths:
+        return lengths_of(self.config, self.tasks + self.held_out, self.shape)
+
     def plan(
         self, kind: RunKind = RunKind.TRAIN, evaluates: bool = False, machines: list[Machine] | None = None
     ) -> Plan:
         """Who runs where on those machines, or on this one, as they are now. What cannot fit is a ConfigError."""
-        lengths = lengths_of(self.config, self.tasks + self.held_out, self.shape)
         evaluated = len(self.held_out) * self.config.evaluate.samples if evaluates else 0
-        return make_plan(self.config, self.shape, lengths, kind, evaluated, machines)
+        return make_plan(self.config, self.shape, self.lengths, kind, evaluated, machines)
 
     def stream(self, epochs: int | None) -> TaskStream:
         """The tasks to train on, in their order."""
@@ -92,8 +96,10 @@ def prepare(config: RunConfig, origins: Origins, rollout: Rollout | None = None)
             f"control.groups_per_step is {config.control.groups_per_step}, but {config.data.source} has only "
             f"{len(prepared.tasks)} tasks; lower it, or add data"
         )
-    if config.launcher == "local":  # what other machines have is known when they have joined
+    if config.launcher == "local":
         prepared.plan(evaluates=bool(config.evaluate.every))
+    else:  # the rest can be known when machines have joined
+        check_lengths(prepared.lengths, prepared.shape, config.engine.on(choose_device(bool(config.resources.gpus))))
     return prepared
 
 

@@ -97,6 +97,7 @@ class Starter:
             rank=rank,
             host=host.machine.address,
             scratch=host.scratch,
+            machine=host.machine.name,
             memory_share=assignment.memory_share,
         )
         environment = self._environment(name, host)

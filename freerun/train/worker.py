@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 _SAVING = ("freerun.train.checkpoint", "torch.distributed.checkpoint.state_dict", "torch._dynamo")
 """What a checkpoint imports; the last by torch's get_state_dict."""
+IDLE_OFFLOAD = (
+    "train.offload_optimizer spares nothing here: without a GPU all of the trainer is in the machine's memory anyway"
+)
 
 
 class TrainerProcess:
@@ -66,6 +69,7 @@ class TrainerProcess:
 
             load_checkpoint(checkpoint, self._learner, ranks)
         self._learner.warm_up()
+        self._notes = [IDLE_OFFLOAD] if config.offload_optimizer and ranks.device == "cpu" else []
         self._asked: Any = None
         """What the last request was about. It is let go of with the next: to free a batch takes milliseconds, for which
         engines would wait if it came before the reply."""
@@ -96,13 +100,18 @@ class TrainerProcess:
         weights = self.publish(None)
         published = (PUBLISH, start_s, time.monotonic())
         self._expect_checkpoints()
-        return replace(result, weights=weights, phases=[*result.phases, published])
+        return replace(self._with_notes(result), weights=weights, phases=[*result.phases, published])
 
     def sft(self, examples: list[Sample]) -> StepResult:
         result = self._learner.sft(examples)
         refuse_divergence(self._learner, result.metrics, self.ranks)
         self._expect_checkpoints()
-        return result
+        return self._with_notes(result)
+
+    def _with_notes(self, result: StepResult) -> StepResult:
+        """What there is to tell about the trainer goes with its next step."""
+        notes, self._notes = self._notes, []
+        return replace(result, warnings=[*result.warnings, *notes])
 
     def publish(self, _: None) -> WeightsHandle:
         """Every rank publishes the tensors that it keeps, and all of them know where the others' are."""
@@ -122,11 +131,11 @@ class TrainerProcess:
         self._refuse_half_a_step()
         self._learner.save(Path(folder), like=self._folder)
 
-    def checkpoint(self, wanted: Checkpoint) -> None:
+    def checkpoint(self, wanted: Checkpoint) -> list[str]:
         if wanted.version != self._learner.version:
             raise TrainerError(f"version {wanted.version} is gone: the trainer is at {self._learner.version}")
         self._refuse_half_a_step()
-        self._checkpoints.begin(self._learner, Path(wanted.folder), wanted.control)
+        return self._checkpoints.begin(self._learner, Path(wanted.folder), wanted.control)
 
     def _refuse_half_a_step(self) -> None:
         if not self._learner.savable:

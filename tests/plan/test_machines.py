@@ -6,7 +6,7 @@ from freerun.core import ConfigError
 from freerun.machine.machines import LOCAL, Machine
 from freerun.plan.lengths import Lengths
 from freerun.plan.placement import Placement, RunKind, place
-from freerun.plan.plan import Plan, make_plan
+from freerun.plan.plan import Plan, joined_by, make_plan
 from tests.plan.test_placement import LARGE, MEDIUM, config, gpus, machine
 
 
@@ -171,3 +171,20 @@ def test_engines_that_run_already_are_driven_from_beside_the_controller() -> Non
     assert plan.evaluator.url == "http://c:1"
     with pytest.raises(ConfigError, match=r"add a URL to engine.urls"):
         planned(cluster(0), "engine.kind=vllm", "engine.urls=[http://a:1]", evaluated=3)
+
+
+def test_a_machine_that_joins_later_gets_engines_and_nothing_else_changes() -> None:
+    plan = planned(cluster(0, 0))
+    later = joined_by(plan, machine([], "late"))
+    assert [(one.process, one.machine) for one in later.engines] == [("engine 0", "m0"), ("engine 1", "late")]
+    assert (later.ranks, later.train) == (plan.ranks, plan.train)
+    first, second, *_ = cluster(1, 1, 3)
+    plan = planned([first, second], "engine.kind=vllm", "engine.memory_share=0.5")
+    later = joined_by(plan, machine(gpus(3), "late"))
+    assert [one.sees for one in later.engines] == [[0], [2], [3], [4]]
+    assert later.engines[0] == plan.engines[0]
+    assert [later.engine_settings(one).memory_share for one in later.engines] == [pytest.approx(0.5)] * 4
+    assert later.placement.environment([3]) == {"CUDA_VISIBLE_DEVICES": "GPU-1"}
+    assert joined_by(plan, machine([], "late")).engines == plan.engines, "the run is on GPUs"
+    wide = planned(cluster(2, 1), "engine.kind=vllm", "engine.tensor_parallel=2")
+    assert [one.sees for one in joined_by(wide, machine(gpus(3), "late")).engines] == [[0, 1], [3, 4]]

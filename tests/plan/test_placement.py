@@ -212,7 +212,10 @@ def test_the_trainer_takes_the_last_and_engines_the_others() -> None:
     assert numbers(placement.engines) == [(0,), (1,), (2,)]
     assert not placement.shared
     assert placement.environment([3]) == {"CUDA_VISIBLE_DEVICES": "GPU-3"}
-    assert placement.environment(placement.engine_sees(placement.engines[1])) == {"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-3"}
+    assert placement.environment(placement.engine_sees(placement.engines[1])) == {"CUDA_VISIBLE_DEVICES": "GPU-1"}
+    alone = place(config("train.ranks=1"), gpus(3))
+    seen = alone.environment(alone.engine_sees(alone.engines[1]))
+    assert seen == {"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2"}, "weights come from there"
     one_of_two = place(config("resources.gpus=1"), gpus(2))
     assert one_of_two.environment([0]) == {"CUDA_VISIBLE_DEVICES": "GPU-0"}
 
