@@ -29,7 +29,7 @@ from freerun.weights.base import Publisher, Subscriber, Tensors, of_parts
 from freerun.weights.epoch import PATIENCE, Epoch, Group, Store, open_store, store_at
 from freerun.weights.pull import mapped
 from freerun.weights.slot import HEADER_BYTES, SlotHeader
-from freerun.weights.tcp import TcpPublisher, holds, locked, place_of, pulled_slot
+from freerun.weights.tcp import TcpPublisher, holds, is_beside, locked, place_of, pulled_slot
 
 _LOOK_S = 0.005
 _FAILURES = (RuntimeError, OSError, WeightsError)
@@ -141,7 +141,7 @@ class NcclSubscriber(Subscriber):
 
     def fetch(self, handle: WeightsHandle) -> dict[str, Tensor]:
         self.received_bytes = 0
-        away = any(place_of(part.location)[1].parent != self._folder for part in handle.parts)
+        away = not all(is_beside(self._folder, place_of(part.location)[1]) for part in handle.parts)
         epoch = Epoch.of(handle.location)
         if away and self._number in epoch.members:
             self._take_part(epoch, handle)

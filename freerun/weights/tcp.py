@@ -74,7 +74,7 @@ class TcpSubscriber(Subscriber):
     def fetch(self, handle: WeightsHandle) -> dict[str, Tensor]:
         self.received_bytes = 0
         address, path = place_of(handle.location)
-        if path.parent == self._folder:
+        if is_beside(self._folder, path):
             return SlotReader(path).read(handle.version, handle.checksum)
         here = pulled_slot(self._folder, handle.location)
         with once_a_machine(here, handle) as shared:
@@ -98,6 +98,11 @@ class TcpSubscriber(Subscriber):
         except (WeightsError, OSError, IndexError):
             return False
         return holds(here, handle)
+
+
+def is_beside(folder: Path, slot: Path) -> bool:
+    """Whether that folder is the publisher's own, and not only called the same on another machine."""
+    return slot.parent == folder and slot.exists()
 
 
 def pulled_slot(folder: Path, location: str) -> Path:
