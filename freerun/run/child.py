@@ -65,7 +65,7 @@ def run_engine(settings: EngineSettings) -> None:
 
     config = ResolvedEngineConfig.model_validate(settings.engine)
     key, model, scratch = os.environ.pop(RUN_KEY, None), Path(settings.model), Path(settings.scratch)
-    subscriber = AnySubscriber(of_run(scratch, key))
+    subscriber = AnySubscriber(of_run(scratch, key, settings.host))
     if config.kind == "embedded":
         from freerun.engines.embedded.server import serve
 
@@ -92,7 +92,7 @@ def run_trainer(settings: TrainerSettings) -> None:
         *(settings.rank, config.ranks, settings.rendezvous, device),
         *(settings.host, settings.machine, config.shard, config.context_parallel),
     )
-    publisher = publisher_for(settings.weights, ranks.rank, Path(settings.scratch), settings.host, key)
+    publisher = publisher_for(settings.weights, ranks.rank, Path(settings.scratch), settings.host, key, device)
     checkpoint = Path(settings.checkpoint) if settings.checkpoint else None
     worker = TrainerProcess(
         *(Path(settings.model), config, settings.temperature, settings.seed),

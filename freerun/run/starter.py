@@ -96,7 +96,6 @@ class Starter:
             first,
             rank=rank,
             host=host.machine.address,
-            machine=host.machine.name,
             scratch=host.scratch,
             machine=host.machine.name,
             memory_share=assignment.memory_share,
