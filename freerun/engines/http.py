@@ -83,7 +83,7 @@ class HttpEngine:
     async def _decoded(self, response: aiohttp.ClientResponse) -> AsyncIterator[Completion]:
         """The answers from vLLM's JSON, each as its last chunk comes."""
         answers = wire.Answers()
-        async for line in _lines(response):
+        async for line in event_data(response):
             for choice in self._chunks.decode(line).choices:
                 if completion := answers.add(choice):
                     yield completion
@@ -121,7 +121,7 @@ async def _check(response: aiohttp.ClientResponse) -> None:
         raise EngineError(told) if response.status >= 500 else Refused(told, status=response.status)
 
 
-async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+async def event_data(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
     """The data of each server-sent event. Lines may be longer than any buffer, so they are put together here."""
     rest = b""
     async for piece in response.content.iter_any():

@@ -161,12 +161,13 @@ class StepMeter(Observer):
         self._tell.span(Span("publish", name, self._trained_s, now_s, process="controller"))
         idle_s = _mean([update.idle_s for update in updates])
         recomputed = float(sum(update.recomputed_tokens for update in updates))
+        received = float(sum(update.bytes for update in updates))
         record = replace(
             record,
             engine_idle_s=idle_s - self._engine_idle_s,
             update_s=now_s - self._trained_s,
             update_pause_s=_mean([update.pause_s for update in updates]),
-            trainer=record.trainer | {"recomputed_tokens": recomputed},
+            trainer=record.trainer | {"recomputed_tokens": recomputed, "weights_bytes": received},
         )
         self._stepped = replace(self._stepped, record=record)
         self._engine_idle_s = idle_s
@@ -212,7 +213,8 @@ class StepMeter(Observer):
             solved=self._solved(),
             cache_hit_share=self._cache_hit_share(),
             agents=self._sessions.record,
-            trainer=result.metrics | {"masked_tokens": float(trained.masked_tokens), "recomputed_tokens": 0.0},
+            trainer=result.metrics
+            | {"masked_tokens": float(trained.masked_tokens), "recomputed_tokens": 0.0, "weights_bytes": 0.0},
         )
 
     def _cache_hit_share(self) -> float:

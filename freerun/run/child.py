@@ -16,9 +16,14 @@ import msgspec
 from freerun.core import FreerunError
 from freerun.engines.config import ResolvedEngineConfig
 from freerun.machine.garbage import freeze_heap
+from freerun.machine.machines import LOCAL
 from freerun.machine.parent import RUN_KEY, announce_ready, announce_refusal, end_with_parent
 from freerun.rewards.machines.server import JudgeSettings, serve_judges
 from freerun.train.config import ResolvedTrainConfig
+from freerun.weights.way import WeightsWay
+
+SERVER_KEY = "FREERUN_ENGINE_KEY"
+"""The one with the key of the engines that were given by URL."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -44,6 +49,7 @@ class TrainerSettings:
     """The address at which other machines, or only this one, reach it."""
     scratch: str
     """A folder in shared memory that the run's processes on this machine share: versions are published there."""
+    weights: WeightsWay
     checkpoint: str | None = None
     """What the trainer continues from; without one it begins with the model."""
     rank: int = 0
@@ -51,15 +57,25 @@ class TrainerSettings:
     """The URL by which ranks find each other: see torch's `init_process_group`."""
     memory_share: float | None = None
     """How much of the GPU's memory it may take."""
+    machine: str = LOCAL
+    """The name of the machine that it is on."""
 
 
 def run_engine(settings: EngineSettings) -> None:
-    from freerun.engines.embedded.server import serve
-    from freerun.weights.subscribe import AnySubscriber
+    from freerun.weights.subscribe import AnySubscriber, of_run
 
     config = ResolvedEngineConfig.model_validate(settings.engine)
-    key = os.environ.pop(RUN_KEY, None)
-    asyncio.run(serve(Path(settings.model), config, AnySubscriber(), ready, settings.host, api_key=key))
+    key, model, scratch = os.environ.pop(RUN_KEY, None), Path(settings.model), Path(settings.scratch)
+    subscriber = AnySubscriber(of_run(scratch, key))
+    if config.kind == "embedded":
+        from freerun.engines.embedded.server import serve
+
+        asyncio.run(serve(model, config, subscriber, ready, settings.host, api_key=key))
+    else:
+        from freerun.engines.external.serve import serve_front
+
+        server_key = os.environ.pop(SERVER_KEY, None)
+        asyncio.run(serve_front(model, config, subscriber, ready, settings.host, scratch, key, server_key))
 
 
 def run_trainer(settings: TrainerSettings) -> None:
@@ -73,8 +89,12 @@ def run_trainer(settings: TrainerSettings) -> None:
         from torch import cuda
 
         cuda.set_per_process_memory_fraction(min(settings.memory_share, 1.0))
-    ranks = Ranks.join(settings.rank, config.ranks, settings.rendezvous, device)
-    publisher = publisher_for(device, Path(settings.scratch)) if ranks.is_first else None
+    ranks = Ranks.join(
+        *(settings.rank, config.ranks, settings.rendezvous, device),
+        *(settings.host, settings.machine, config.shard, config.context_parallel),
+    )
+    key = os.environ.pop(RUN_KEY, None)
+    publisher = publisher_for(settings.weights, ranks.rank, Path(settings.scratch), settings.host, key)
     checkpoint = Path(settings.checkpoint) if settings.checkpoint else None
     worker = TrainerProcess(
         *(Path(settings.model), config, settings.temperature, settings.seed),

@@ -19,6 +19,7 @@ from freerun.rewards.pools import PoolSettings
 from freerun.run.child import EngineSettings, TrainerSettings
 from freerun.run.hosts import Hosts
 from freerun.train.remote import RemoteTrainer
+from freerun.weights.way import WeightsWay, choose_way
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class Starter:
             f"tcp://{hosts[0].machine.address}:*" if self.hosts.apart else f"ipc://{self.hosts.scratch}/trainer",
             hosts[0].machine.address,
             hosts[0].scratch,
+            self._way,
             str(checkpoint.absolute()) if checkpoint else None,
             rendezvous=await self._rendezvous(hosts),
         )
@@ -83,6 +85,19 @@ class Starter:
         child = await self.processes.begin(name, "judge", settings, 1, environment, host, vital=False)
         return child, await _ready(child, host)
 
+    @property
+    def _way(self) -> WeightsWay:
+        """How versions get from the trainer to the engines."""
+        plan, device = self.plan, self.plan.train.device
+        fetching = [*plan.engines, *([plan.evaluator] if plan.evaluator else [])]
+        on_gpus = self.config.engine.kind == "embedded" and device == "cuda"
+        return choose_way(
+            self.config.weights,
+            [rank.machine for rank in plan.ranks],
+            {engine.machine for engine in fetching},
+            *(device, plan.engine.dtype, on_gpus),
+        )
+
     async def _rendezvous(self, hosts: list[Host]) -> str:
         if self.hosts.apart:
             return f"tcp://{hosts[0].machine.address}:{await hosts[0].free_port()}"
@@ -95,6 +110,7 @@ class Starter:
             rank=rank,
             host=host.machine.address,
             scratch=host.scratch,
+            machine=host.machine.name,
             memory_share=assignment.memory_share,
         )
         environment = self._environment(name, host)

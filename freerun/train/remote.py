@@ -58,8 +58,9 @@ class RemoteTrainer:
     async def save(self, folder: str) -> None:
         await self._call("save", folder)
 
-    async def checkpoint(self, version: Version, folder: str, control: str) -> None:
-        await self._call("checkpoint", Checkpoint(version, folder, control))
+    async def checkpoint(self, version: Version, folder: str, control: str) -> list[str]:
+        notes: list[str] = await self._call("checkpoint", Checkpoint(version, folder, control))
+        return notes
 
     async def written(self) -> None:
         await self._call("written", None)
