@@ -47,6 +47,8 @@ class Starter:
         """As soon as its machine is there; returns when it can be reached. Without it the run cannot go on, unless it
         is on a machine that can be lost: then it is the caller's to see to it when it ends."""
         name, engine = assignment.process, self.plan.engine_settings(assignment)
+        if assignment.url:
+            engine = engine.model_copy(update={"urls": (assignment.url,)})
         host = await self.hosts.host(assignment.machine)
         settings = EngineSettings(self._model, engine.plain(), host.machine.address, host.scratch)
         child = await self.processes.begin(
