@@ -7,6 +7,7 @@ from itertools import groupby
 from freerun.config.load import config_of
 from freerun.config.preset import preset_notes, refuse_unmade
 from freerun.config.tree import RunConfig
+from freerun.machine.device import choose_device
 from freerun.machine.machines import Machine
 from freerun.models.published import ExpertShape, shape_to_plan_by
 from freerun.models.shape import Shape
@@ -15,7 +16,7 @@ from freerun.plan.imagined import gpu_gib_of, gpus_a_machine, imagined_machines,
 from freerun.plan.lengths import Lengths, lengths_of
 from freerun.plan.memory import MemoryPlan
 from freerun.plan.placement import Placement
-from freerun.plan.update import update_in_words
+from freerun.plan.update import plan_way, update_in_words
 
 
 def describe_plan(
@@ -47,7 +48,9 @@ def _lines(config: RunConfig, shape: Shape, is_published: bool, lengths: Lengths
     yield from indented("machines", machines_in_words(fitting.placement))
     if fitting.plan:
         yield from indented("memory", memory_in_words(fitting.plan.memory))
-    yield from indented("weights", update_in_words(config, shape, fitting.placement))
+    device = choose_device(bool(fitting.placement.gpus))
+    way = plan_way(config, fitting.placement, config.engine.on(device), device)
+    yield from indented("weights", update_in_words(way, shape, fitting.placement))
     yield (
         f"batch      {config.control.groups_per_step} groups × {config.rollout.group_size} samples = "
         f"{config.batch_samples:,} a step, in {config.train.minibatches} minibatch(es); sequences of up to "
