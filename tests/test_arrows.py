@@ -74,7 +74,7 @@ HOMES = {
         "rollouts/gateway/server.py",
     },
     "vllm": {"engines/external/inside_vllm/freerun_worker.py"},
-    "zmq": {"train/remote.py", "train/worker.py"},
+    "zmq": {"train/remote.py", "train/sockets.py", "train/worker.py"},
     "aiohttp": {"engines/http.py", "engines/external/client.py", "rollouts/agents/http.py"},
     "typer": {"cli/main.py", "cli/bench.py", "cli/stopping.py"},
 }

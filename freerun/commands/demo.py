@@ -39,10 +39,10 @@ async def run_demo(seed: int, max_staleness: int, steps: int | None, runs: Path 
     make_model(made.path / "model", LETTERS + ">", seed)
     write_tasks(made.path, seed)
     print(f"1 of 2: a tiny model, made from nothing in {made.path}, learns from answers until it gets a third right")
-    warm_up = _config(made.path, seed, *WARM_UP, f"data.source={made.path / 'sft.jsonl'}")
+    warm_up = demo_config(made.path, seed, *WARM_UP, f"data.source={made.path / 'sft.jsonl'}")
     changes = [f"control.max_staleness={max_staleness}"]
     changes += [f"control.steps={steps}", f"train.decay_steps={steps}"] if steps else []
-    return await learn(start_s, warm_up, lambda model: _config(made.path, seed, f"model.path={model}", *changes))
+    return await learn(start_s, warm_up, lambda model: demo_config(made.path, seed, f"model.path={model}", *changes))
 
 
 async def learn(start_s: float, warm_up: Loaded, then: Callable[[Path], Loaded]) -> str:
@@ -73,7 +73,8 @@ async def learn_from_rewards(called: str, start_s: float, loaded: Loaded) -> str
     )
 
 
-def _config(made: Path, seed: int, *overrides: str) -> Loaded:
+def demo_config(made: Path, seed: int, *overrides: str) -> Loaded:
+    """The demo's settings, with the model and the tasks in that folder."""
     paths = [f"model.path={made / 'model'}", f"data.source={made / 'train.jsonl'}", f"runs={made.parent}"]
     paths += [f"held_out.source={made / 'held_out.jsonl'}", f"seed={seed}"]
     with as_file(files("freerun.commands") / "demo.yaml") as file:

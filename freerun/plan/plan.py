@@ -92,6 +92,7 @@ def make_plan(
     placement = place(config, there, kind, evaluates=bool(evaluated))
     engine = config.engine.on(device)
     train = config.train.on(device, shape.num_parameters, ranks=len(placement.ranks))
+    refuse_uneven_heads(shape, train.context_parallel)
     if kind is not RunKind.SFT:
         check_lengths(lengths, shape, engine)
     if kind.trains:
