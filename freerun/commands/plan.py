@@ -93,7 +93,7 @@ def machines_in_words(placement: Placement) -> Iterator[str]:
 def _hardware(machine: Machine) -> str:
     kinds = Counter(map(str, machine.gpus))
     gpus = ", ".join(f"{count} × {kind}" for kind, count in kinds.items())
-    return gpus or f"{machine.processors} processors"
+    return gpus or "no GPU"
 
 
 def _roles(placement: Placement, machine: Machine) -> str:

@@ -33,11 +33,15 @@ def update_in_words(way: WeightsWay, shape: Shape, placement: Placement) -> Iter
     version = shape.num_parameters * (2 if way.dtype == "bfloat16" else 4)
     source = placement.ranks[0].machine if placement.ranks else ""
     other = {place.machine for place in placement.generating} - {source}
-    gib = f"{version / 2**30:.2f} GiB a version ({way.dtype})"
+    size = f"{_in_words(version)} a version ({way.dtype})"
     if not other:
-        yield f"{gib}, by {_WAYS[way.name]}, within the machine"
+        yield f"{size}, by {_WAYS[way.name]}, within the machine"
     else:
-        total = f"{len(other) * version / 2**30:.1f} GiB a step between machines"
-        yield f"{gib} to {len(other)} machine(s): {total}, by {_WAYS[way.name]}"
+        total = f"{_in_words(len(other) * version)} a step between machines"
+        yield f"{size} to {len(other)} machine(s): {total}, by {_WAYS[way.name]}"
     if way.deltas:
         yield "only what has changed is sent (weights.deltas): of bfloat16 weights 1 to 3% change in a step"
+
+
+def _in_words(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB" if size > 2**30 else f"{size / 2**20:.1f} MiB"
