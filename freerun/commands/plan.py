@@ -56,11 +56,11 @@ def _lines(config: RunConfig, shape: Shape, is_published: bool, lengths: Lengths
         f"{config.batch_samples:,} a step, in {config.train.minibatches} minibatch(es); sequences of up to "
         f"{lengths.sequence:,} tokens; η {config.control.max_staleness}"
     )
-    trained = "" if not isinstance(shape, ExpertShape) else ", but Freerun cannot train a mixture of experts yet"
+    untrained = ["Freerun cannot train a mixture of experts yet"] if isinstance(shape, ExpertShape) else []
     if fitting.plan:
-        yield f"fits       yes{trained}"
+        yield ", but ".join(["fits       yes", *untrained])
     else:
-        yield from indented("fits", [f"no: {fitting.why_not}", *fitting.would])
+        yield from indented("fits", [f"no: {fitting.why_not}", *fitting.would, *untrained])
     for note in preset_notes(config.preset) if config.preset else []:
         yield f"note       {note}"
 
