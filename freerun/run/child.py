@@ -1,4 +1,4 @@
-"""An engine or a trainer rank of a run, as a process: `python -m freerun.run.child KIND SETTINGS`.
+"""An engine, a trainer rank or the judges of a run, as a process: `python -m freerun.run.child KIND SETTINGS`.
 
 `machine/processes.py` starts it, and `machine/parent.py` ties it to its parent: it ends when that does.
 """
@@ -18,6 +18,7 @@ from freerun.engines.config import ResolvedEngineConfig
 from freerun.machine.garbage import freeze_heap
 from freerun.machine.machines import LOCAL
 from freerun.machine.parent import RUN_KEY, announce_ready, announce_refusal, end_with_parent
+from freerun.rewards.machines.server import JudgeSettings, serve_judges
 from freerun.train.config import ResolvedTrainConfig
 from freerun.weights.way import WeightsWay
 
@@ -65,7 +66,7 @@ def run_engine(settings: EngineSettings) -> None:
 
     config = ResolvedEngineConfig.model_validate(settings.engine)
     key, model, scratch = os.environ.pop(RUN_KEY, None), Path(settings.model), Path(settings.scratch)
-    subscriber = AnySubscriber(of_run(scratch, key))
+    subscriber = AnySubscriber(of_run(scratch, key, settings.host))
     if config.kind == "embedded":
         from freerun.engines.embedded.server import serve
 
@@ -92,8 +93,7 @@ def run_trainer(settings: TrainerSettings) -> None:
         *(settings.rank, config.ranks, settings.rendezvous, device),
         *(settings.host, settings.machine, config.shard, config.context_parallel),
     )
-    key = os.environ.pop(RUN_KEY, None)
-    publisher = publisher_for(settings.weights, ranks.rank, Path(settings.scratch), settings.host, key)
+    publisher = publisher_for(settings.weights, ranks.rank, Path(settings.scratch), settings.host, key, device)
     checkpoint = Path(settings.checkpoint) if settings.checkpoint else None
     worker = TrainerProcess(
         *(Path(settings.model), config, settings.temperature, settings.seed),
@@ -103,6 +103,11 @@ def run_trainer(settings: TrainerSettings) -> None:
         serve(worker, settings.endpoint, ready, key)
     else:
         follow(worker, ready)
+
+
+def run_judge(settings: JudgeSettings) -> None:
+    with open(1, "wb", buffering=0, closefd=False) as log:
+        asyncio.run(serve_judges(settings, os.environ.pop(RUN_KEY), ready, log))
 
 
 def ready(where: str) -> None:
@@ -117,6 +122,8 @@ if __name__ == "__main__":
     try:
         if kind == "engine":
             run_engine(msgspec.json.decode(settings, type=EngineSettings))
+        elif kind == "judge":
+            run_judge(msgspec.json.decode(settings, type=JudgeSettings))
         else:
             run_trainer(msgspec.json.decode(settings, type=TrainerSettings))
     except Exception as error:

@@ -18,6 +18,7 @@ from freerun.rewards.service import JudgeService
 from freerun.run.agents import AgentServices, agent_services
 from freerun.run.environments import gpu_environments
 from freerun.run.hosts import Hosts
+from freerun.run.judges import judge_service
 from freerun.run.kept import KeptEngines
 from freerun.run.prepare import Prepared
 from freerun.run.starter import Starter
@@ -57,8 +58,8 @@ async def run_processes(
         environments = await stack.enter_async_context(gpu_environments(plan, hosts, note))
         processes = await stack.enter_async_context(Processes("freerun.run.child", folder.logs))
         starter = Starter(prepared.config, plan, processes, environments, hosts)
-        kept = await stack.enter_async_context(KeptEngines(starter, note))
-        judge = JudgeService(plan.reward, log=folder.logs / "judge.log")
+        kept = await stack.enter_async_context(KeptEngines(starter, prepared.shape.vocab_size, note))
+        judge = judge_service(starter, folder.logs / "judge.log", note)
         agents = await stack.enter_async_context(agent_services(prepared, folder.logs))
         generating = [*plan.engines, *([plan.evaluator] if plan.evaluator else [])]
         engines: list[HttpEngine]

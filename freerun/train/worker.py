@@ -124,7 +124,9 @@ class TrainerProcess:
             finally:
                 deque(part, maxlen=0)  # the others gather theirs, even where this one failed
 
-        return of_parts(self.ranks.each(published))
+        handle = of_parts(self.ranks.each(published))
+        self._publisher.announce(handle)
+        return handle
 
     def save(self, folder: str) -> None:
         self._refuse_half_a_step()
