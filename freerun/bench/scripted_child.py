@@ -27,6 +27,7 @@ from freerun.engines.config import OnUpdate
 from freerun.machine.machines import LOOPBACK
 from freerun.machine.parent import READY_FD, end_with_parent, kill_with_parent
 from freerun.run.child import ready
+from freerun.weights.base import Subscriber
 
 SCRIPTS = 16
 """Different answers."""
@@ -121,13 +122,11 @@ class ScriptedAnswers:
         return UpdateReport(version, 0.0, 0)
 
 
-class NoWeights:
+class NoWeights(Subscriber):
     """What there is to fetch of a version without weights."""
 
     def fetch(self, handle: WeightsHandle) -> dict[str, Any]:
         return {}
-
-    def confirm(self, handle: WeightsHandle) -> None: ...
 
 
 class CheckingTrainer:

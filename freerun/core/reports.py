@@ -14,6 +14,8 @@ class WeightsHandle:
     version: Version
     location: str
     checksum: str = ""
+    parts: list["WeightsHandle"] = field(default_factory=list)
+    """What the version is made of, where several ranks published some of its tensors each."""
 
 
 @dataclass(slots=True, frozen=True)

@@ -92,6 +92,8 @@ def make_plan(
     refuse_uneven_heads(shape, train.context_parallel)
     if kind is not RunKind.SFT:
         check_lengths(lengths, shape, engine)
+    if kind.trains:
+        refuse_uneven_heads(shape, train.context_parallel)
     on_gpu = chosen_way(config, placement) == "ipc"
     demand = Demand(shape, lengths, engine, train, evaluated, config.engine.memory_share, on_gpu)
     memory = plan_memory(demand, placement)

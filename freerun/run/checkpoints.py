@@ -97,7 +97,8 @@ class Checkpointer(Observer):
         start_s = time.monotonic()
         what = f"copies version {state.version} for a checkpoint"
         self._observer.doing("trainer", what)
-        asked = self._trainer.checkpoint(state.version, str(self._folder.checkpoints.absolute()), state.to_json())
+        folder = str(self._folder.checkpoints.absolute())  # another machine has another working folder
+        asked = self._trainer.checkpoint(state.version, folder, state.to_json())
         with self._elsewhere.forgotten_by_failure():
             copied = await patiently(asked, f"trainer: {what}", self._patience_s, self._observer.note)
         for note in [*copied.notes, *self._elsewhere.completed()]:

@@ -126,6 +126,20 @@ class Ranks:
             raise said
         return cast(T, said)
 
+    def each(self, work: Callable[[], T]) -> list[T]:
+        """What every rank does by itself, and what came of it for all: the results in the order of ranks, or the first
+        error."""
+        outcome: T | FreerunError
+        try:
+            outcome = work()
+        except FreerunError as error:
+            outcome = error
+        outcomes = self.everyones(outcome)
+        for one in outcomes:
+            if isinstance(one, FreerunError):
+                raise one
+        return cast(list[T], outcomes)
+
 
 ALONE = Ranks()
 

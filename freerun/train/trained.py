@@ -8,7 +8,7 @@ The state dictionaries of checkpoints are imported where they are used: torch ta
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -96,12 +96,31 @@ class Trained:
 
     def tensors(self) -> dict[str, Tensor]:
         """The decoder's weights as the module computes with them, unsharded, under the plain decoder's names. On
-        several ranks every one has to ask, and only the first gets them."""
+        several ranks every one has to ask, and only the first gets them, in the host's memory."""
+        if self._ranks.size == 1:
+            return dict(self._unsharded())
+        return {name: tensor.cpu() for name, tensor in self._unsharded() if self._ranks.is_first}
+
+    def part(self) -> Iterator[tuple[str, Tensor]]:
+        """Those of `tensors` that this rank is to publish; all ranks' parts together are all of them.
+
+        Every rank has to go through its part to the end: with each step all of them gather one tensor, and the one that
+        has had the fewest bytes so far keeps it.
+        """
+        kept_bytes = [0] * self._ranks.size
+        for name, tensor in self._unsharded():
+            keeper = kept_bytes.index(min(kept_bytes))
+            kept_bytes[keeper] += tensor.nbytes
+            if keeper == self._ranks.rank:
+                yield name, tensor
+
+    def _unsharded(self) -> Iterator[tuple[str, Tensor]]:
+        """One after another, so that no more than one is in a GPU's memory at a time."""
         decoder = decoder_of(self.module)
-        tensors = ((name, full_tensor(p.detach().to(self._dtype))) for name, p in decoder.named_parameters())
         if is_adapted(decoder):
-            tensors = ((name, tensor.to(self._dtype)) for name, tensor in merged(decoder))
-        return {name: tensor for name, tensor in tensors if self._ranks.is_first}
+            yield from ((name, tensor.to(self._dtype)) for name, tensor in merged(decoder))
+        else:
+            yield from ((name, full_tensor(p.detach().to(self._dtype))) for name, p in decoder.named_parameters())
 
     def state(self) -> dict[str, Any]:
         """Weights and the optimizer's state by parameter name: live tensors, or this rank's share of them.

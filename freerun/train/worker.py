@@ -9,6 +9,7 @@ With several ranks the first one does that. It says each request to the others, 
 
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -27,10 +28,11 @@ from freerun.core.reports import PUBLISH, StepResult, WeightsHandle
 from freerun.train.config import TrainConfig
 from freerun.train.divergence import refuse_divergence
 from freerun.train.learner import Learner
-from freerun.train.messages import AT_ONCE, Received, receive
+from freerun.train.messages import Received, receive
 from freerun.train.protocol import Checkpoint, Copied
 from freerun.train.ranks import ALONE, Ranks
-from freerun.weights.base import Publisher
+from freerun.train.sockets import listening
+from freerun.weights.base import Publisher, of_parts
 
 if TYPE_CHECKING:
     from freerun.train.checkpoint import CheckpointWriter
@@ -44,10 +46,7 @@ IDLE_OFFLOAD = (
 
 
 class TrainerProcess:
-    """Its methods are those of the Trainer protocol, done at once. It goes on from `checkpoint` where there is one.
-
-    Only the first rank has a publisher.
-    """
+    """Its methods are those of the Trainer protocol, done at once. It goes on from `checkpoint` where there is one."""
 
     def __init__(
         self,
@@ -55,7 +54,7 @@ class TrainerProcess:
         config: TrainConfig,
         temperature: float,
         seed: int,
-        publisher: Publisher | None,
+        publisher: Publisher,
         checkpoint: Path | None = None,
         longest: int = 0,
         ranks: Ranks = ALONE,
@@ -115,9 +114,19 @@ class TrainerProcess:
         notes, self._notes = self._notes, []
         return replace(result, warnings=[*result.warnings, *notes])
 
-    def publish(self, _: None) -> WeightsHandle | None:
-        tensors = self._learner.policy.tensors()
-        return self._publisher.publish(self._learner.version, tensors) if self._publisher else None
+    def publish(self, _: None) -> WeightsHandle:
+        """Every rank publishes the tensors that it keeps, and all of them know where the others' are."""
+        part = self._learner.policy.part()
+
+        def published() -> WeightsHandle:
+            try:
+                return self._publisher.publish(self._learner.version, part)
+            finally:
+                deque(part, maxlen=0)  # the others gather theirs, even where this one failed
+
+        handle = of_parts(self.ranks.each(published))
+        self._publisher.announce(handle)
+        return handle
 
     def save(self, folder: str) -> None:
         self._refuse_half_a_step()
@@ -147,12 +156,10 @@ class Worker(Protocol):
     def do(self, request: tuple[str, Any]) -> Any: ...
 
 
-def serve(worker: Worker, endpoint: str, ready: Callable[[str], None]) -> None:
-    """The first rank, until its process is ended."""
+def serve(worker: Worker, endpoint: str, ready: Callable[[str], None], key: str | None = None) -> None:
+    """The first rank, until its process is ended. `key` is the run's: see `sockets.py`."""
     with zmq.Context() as context, context.socket(zmq.PAIR) as socket:
-        socket.set_hwm(AT_ONCE)
-        socket.bind(endpoint)
-        ready(endpoint)
+        ready(listening(socket, endpoint, key))
         while True:
             socket.send_multipart(answer(worker, receive(lambda: socket.recv_multipart(copy=False))))
 

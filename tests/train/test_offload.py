@@ -12,6 +12,7 @@ from freerun.train.needs import bytes_per_token, offloaded_bytes, standing_bytes
 from freerun.train.optimizer import OffloadedAdamW
 from freerun.train.ranks import ALONE
 from freerun.train.worker import TrainerProcess
+from freerun.weights.shm import ShmPublisher
 from tests.tiny import TINY, tiny_folder
 from tests.train.test_learner import random_batch
 from tests.train.test_ranks import CRITIC, assert_close, lesson
@@ -49,7 +50,7 @@ def test_weights_elsewhere_are_stepped_in_the_machines_memory() -> None:
 
 def test_on_a_cpu_the_run_is_told_once_that_it_spares_nothing(tmp_path: Path) -> None:
     train = TrainConfig(offload_optimizer=True, lr=1e-3)
-    trainer = TrainerProcess(tiny_folder(tmp_path / "model"), train, 1.0, 0, None)
+    trainer = TrainerProcess(tiny_folder(tmp_path / "model"), train, 1.0, 0, ShmPublisher(tmp_path))
     told = [trainer.step(random_batch(version, version)).warnings for version in range(2)]
     said = [
         [warning for warning in warnings if "offload_optimizer spares nothing here" in warning] for warnings in told
