@@ -129,13 +129,14 @@ async def _train(run: Run, running: RunProcesses, start: Start, observed: Observ
         if latest.version not in observed.files.evaluated_versions:
             await beside.published(latest)
     patience_s = config.control.patience_s
-    checkpointer = Checkpointer(trainer, start.folder, config.train.save_every, everybody, patience_s, run.delivered)
+    every, keep = config.train.save_every, config.train.keep
+    checkpointer = Checkpointer(trainer, start.folder, every, everybody, patience_s, keep, run.delivered)
     everybody.add(checkpointer)
     freeze_heap()
     observed.meter.begin(await run.fleet.idle_s())
     try:
         async with (
-            saved(checkpointer.checkpoint, trainer.written, checkpointer.weights),
+            saved(checkpointer.checkpoint, checkpointer.written, checkpointer.weights),
             background(watch_engines(run)),
             background(running.kept.keep(_who_loses(run, beside, running))),
         ):
