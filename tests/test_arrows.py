@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "plan": {"config", "train", "engines", "rewards", "models", "machine"},
     "run": {"plan", "config", "control", "observe", "train", "engines", "weights", "rollouts", "data", "rewards"}
     | {"models", "machine"},
-    "commands": {"run", "config", "control", "observe", "train", "engines", "weights", "data", "rewards"}
+    "commands": {"run", "plan", "config", "control", "observe", "train", "engines", "weights", "data", "rewards"}
     | {"models", "sandbox", "machine"},
     "bench": {"commands", "run", "config", "control", "observe", "train", "engines", "rollouts", "data", "rewards"}
     | {"models", "sandbox", "machine", "weights"},
@@ -65,13 +65,17 @@ HOMES = {
     "peft": set(),  # the tests read our adapters with it
     "starlette": {
         *("rollouts/gateway/server.py", "bench/gateway.py"),
-        *("engines/embedded/server.py", "engines/embedded/replies.py", "engines/embedded/routes.py"),
-        *("engines/embedded/middleware.py", "engines/embedded/openapi.py", "engines/embedded/serving/routes.py"),
-        "engines/embedded/serving/service.py",
+        *("engines/server/app.py", "engines/server/replies.py", "engines/server/routes.py"),
+        *("engines/server/middleware.py", "engines/embedded/server.py", "engines/embedded/openapi.py"),
+        *("engines/embedded/serving/routes.py", "engines/embedded/serving/service.py"),
     },
-    "uvicorn": {"engines/embedded/server.py", "rollouts/gateway/server.py"},
-    "zmq": {"train/remote.py", "train/worker.py"},
-    "aiohttp": {"engines/http.py", "rollouts/agents/http.py"},
+    "uvicorn": {
+        *("engines/server/app.py", "engines/embedded/server.py", "engines/external/serve.py"),
+        "rollouts/gateway/server.py",
+    },
+    "vllm": {"engines/external/inside_vllm/freerun_worker.py"},
+    "zmq": {"train/remote.py", "train/sockets.py", "train/worker.py"},
+    "aiohttp": {"engines/http.py", "engines/external/client.py", "rollouts/agents/http.py"},
     "typer": {"cli/main.py", "cli/bench.py", "cli/stopping.py"},
 }
 

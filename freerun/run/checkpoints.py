@@ -56,8 +56,10 @@ class Checkpointer(Observer):
         start_s = time.monotonic()
         what = f"copies version {state.version} for a checkpoint"
         self._observer.doing("trainer", what)
-        copied = self._trainer.checkpoint(state.version, str(self._folder.checkpoints.absolute()), state.to_json())
-        await patiently(copied, f"trainer: {what}", self._patience_s, self._observer.note)
+        folder = str(self._folder.checkpoints.absolute())  # another machine has another working folder
+        copied = self._trainer.checkpoint(state.version, folder, state.to_json())
+        for note in await patiently(copied, f"trainer: {what}", self._patience_s, self._observer.note):
+            self._observer.note(note)
         name = f"copy version {state.version}"
         self._observer.span(Span("checkpoint", name, start_s, time.monotonic(), process="trainer"))
 

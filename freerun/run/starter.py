@@ -1,17 +1,21 @@
 """Starts the engines and the trainer of a run as processes, each with its settings from the plan, on its machine."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from freerun.config.tree import RunConfig
 from freerun.control.waiting import together
-from freerun.core import ConfigError
+from freerun.core import ConfigError, RewardError
+from freerun.core.resolve import IMPORT_PATH, import_path
 from freerun.machine.machines import LOCAL
 from freerun.machine.parent import RUN_KEY
 from freerun.machine.processes import Child, Host, Processes
 from freerun.plan.placement import RunKind
 from freerun.plan.plan import Assignment, Plan
+from freerun.rewards.machines.server import JudgeSettings
+from freerun.rewards.pools import PoolSettings
 from freerun.run.child import EngineSettings, TrainerSettings
 from freerun.run.hosts import Hosts
 from freerun.train.remote import RemoteTrainer
@@ -70,7 +74,16 @@ class Starter:
         )
         ranks = (self._rank(first, rank, one, hosts[rank]) for rank, one in enumerate(plan.ranks))
         endpoint, *_ = await together(*ranks)
-        return RemoteTrainer(endpoint)
+        return RemoteTrainer(endpoint, self.key, hosts[0].clock)
+
+    async def judge(self, name: str, machine: str, pools: dict[int, PoolSettings]) -> tuple[Child, str]:
+        """As soon as its machine is there; returns when every worker is ready. It is the caller's to see to it when it
+        ends. It looks for modules where this process does."""
+        host = await self.hosts.host(machine)
+        settings = JudgeSettings(host.machine.address, pools)
+        environment = {IMPORT_PATH: f"{import_path()}{os.pathsep}{Path.cwd()}"} | self._key_on(host)
+        child = await self.processes.begin(name, "judge", settings, 1, environment, host, vital=False)
+        return child, await _ready(child, host)
 
     @property
     def _way(self) -> WeightsWay:
@@ -97,6 +110,7 @@ class Starter:
             rank=rank,
             host=host.machine.address,
             scratch=host.scratch,
+            machine=host.machine.name,
             memory_share=assignment.memory_share,
         )
         environment = self._environment(name, host)
@@ -109,15 +123,18 @@ class Starter:
         return str(Path(self.config.model.path).absolute()) if self.hosts.apart else self.config.model.path
 
     def _environment(self, name: str, host: Host) -> dict[str, str]:
+        return self.environments[name] | self._key_on(host)
+
+    def _key_on(self, host: Host) -> dict[str, str]:
         """Nodes work the key out themselves."""
-        return self.environments[name] | ({RUN_KEY: self.key} if host.machine.name == LOCAL else {})
+        return {RUN_KEY: self.key} if host.machine.name == LOCAL else {}
 
 
 async def _ready(child: Child, host: Host) -> str:
     """Where it can be reached. A refusal on another machine says on which."""
     try:
         return await child.ready()
-    except ConfigError as error:
+    except (ConfigError, RewardError) as error:
         if host.machine.name == LOCAL:
             raise
-        raise ConfigError(f"on machine {host.machine.name}: {error.message}", error.detail) from None
+        raise type(error)(f"on machine {host.machine.name}: {error.message}", error.detail) from None

@@ -30,11 +30,11 @@ class Trainer(Protocol):
         """Write the present version as an ordinary Hugging Face folder."""
         ...
 
-    async def checkpoint(self, version: Version, folder: str, control: str) -> None:
+    async def checkpoint(self, version: Version, folder: str, control: str) -> list[str]:
         """Copy all that a resumed run needs, and write it beside training into `folder/step-VERSION`.
 
-        Returns when it is copied; refuses when the trainer is not at that version. `control` is the controller's own
-        state, kept with it.
+        Returns when it is copied, with what the run should be told about it; refuses when the trainer is not at that
+        version. `control` is the controller's own state, kept with it.
         """
         ...
 

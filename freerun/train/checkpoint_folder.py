@@ -17,6 +17,8 @@ CONTROL = "control.json"
 """The controller's own state, inside each checkpoint."""
 TENSORS = ".metadata"
 """Which tensors there are and where, by torch's distributed checkpointing: written after them."""
+MACHINES = "machines.json"
+"""Who has which part, where each machine keeps its own (`apart.py`); each part then has its own tensors."""
 _DAMAGED = ".damaged"
 _NAME = re.compile(r"step-(\d+)")
 
@@ -34,9 +36,13 @@ class CheckpointFolder:
         """An empty folder to write that version into."""
         return begin_folder(self._path(version))
 
+    def unfinished(self, version: Version) -> Path:
+        """Where `begin` made it."""
+        return unfinished_of(self._path(version))
+
     def complete(self, version: Version, keep: int) -> None:
         """All is written: the checkpoint takes its place, and all but the newest `keep` go."""
-        write_checksums(unfinished_of(self._path(version)))
+        write_checksums(self.unfinished(version))
         complete_folder(self._path(version), durable=True)
         for path in list(self.finished().values())[:-keep]:
             shutil.rmtree(path)
@@ -69,5 +75,6 @@ def version_of(checkpoint: Path) -> Version | None:
 
 def damage(checkpoint: Path) -> str | None:
     """What is wrong with it, in a few words; None if nothing is known to be."""
-    missing = [file for file in (CONTROL, TENSORS) if not (checkpoint / file).is_file()]
+    tensors = MACHINES if (checkpoint / MACHINES).is_file() else TENSORS
+    missing = [file for file in (CONTROL, tensors) if not (checkpoint / file).is_file()]
     return f"{missing[0]} is missing" if missing else what_is_damaged(checkpoint)

@@ -105,9 +105,16 @@ class TrainConfig(Section):
         "copies (HSDP): more memory, and less to send.",
     )
     context_parallel: int = knob(
-        1, "Ranks that share each sequence (Ulysses), for sequences longer than one rank's memory holds.", ge=1
+        1,
+        "Ranks that share each sequence (Ulysses), for sequences longer than one rank's memory holds; it divides "
+        "train.ranks and the model's heads.",
+        ge=1,
     )
-    offload_optimizer: bool = knob(False, "Keep the optimizer's state in the machine's memory instead of the GPU's.")
+    offload_optimizer: bool = knob(
+        False,
+        "Keep the optimizer's state in the machine's memory instead of the GPU's, and step there: half of the memory "
+        "that weights take to learn, for slower steps.",
+    )
     dtype: Literal["auto", "float32", "bfloat16"] = knob(
         "auto", "What it computes in, over float32 weights; auto: bfloat16 on a GPU, float32 on a CPU."
     )
@@ -180,6 +187,12 @@ class TrainConfig(Section):
             raise ValueError(
                 "corrections go by π_proximal / π_behavior, which is 1 where the proximal policy is the behavior's; "
                 "set train.proximal=recompute, or leave them out"
+            )
+        if self.ranks and self.ranks % self.context_parallel:
+            fitting = max(self.ranks // self.context_parallel, 1) * self.context_parallel
+            raise ValueError(
+                f"train.ranks={self.ranks} is no multiple of train.context_parallel={self.context_parallel}, the ranks "
+                f"that share each sequence: set train.ranks={fitting}, or lower train.context_parallel"
             )
         mine = dict(by_dotted_key({"train": self.model_dump()}))
         for key, instead in find_objective(self.objective).refuses.items():

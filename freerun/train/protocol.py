@@ -42,6 +42,6 @@ METHODS: dict[str, tuple[Any, Any]] = {
     "score": (None, list[list[float]]),
     "publish": (None, WeightsHandle),
     "save": (str, None),
-    "checkpoint": (Checkpoint, None),
+    "checkpoint": (Checkpoint, list[str]),
     "written": (None, None),
 }

@@ -28,9 +28,10 @@ from freerun.core.reports import PUBLISH, StepResult, WeightsHandle
 from freerun.train.config import TrainConfig
 from freerun.train.divergence import refuse_divergence
 from freerun.train.learner import Learner
-from freerun.train.messages import AT_ONCE, Received, receive
+from freerun.train.messages import Received, receive
 from freerun.train.protocol import Checkpoint
 from freerun.train.ranks import ALONE, Ranks
+from freerun.train.sockets import listening
 from freerun.weights.base import Publisher, of_parts
 
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 
 _SAVING = ("freerun.train.checkpoint", "torch.distributed.checkpoint.state_dict", "torch._dynamo")
 """What a checkpoint imports; the last by torch's get_state_dict."""
+IDLE_OFFLOAD = (
+    "train.offload_optimizer spares nothing here: without a GPU all of the trainer is in the machine's memory anyway"
+)
 
 
 class TrainerProcess:
@@ -66,6 +70,7 @@ class TrainerProcess:
 
             load_checkpoint(checkpoint, self._learner, ranks)
         self._learner.warm_up()
+        self._notes = [IDLE_OFFLOAD] if config.offload_optimizer and ranks.device == "cpu" else []
         self._asked: Any = None
         """What the last request was about. It is let go of with the next: to free a batch takes milliseconds, for which
         engines would wait if it came before the reply."""
@@ -96,13 +101,18 @@ class TrainerProcess:
         weights = self.publish(None)
         published = (PUBLISH, start_s, time.monotonic())
         self._expect_checkpoints()
-        return replace(result, weights=weights, phases=[*result.phases, published])
+        return replace(self._with_notes(result), weights=weights, phases=[*result.phases, published])
 
     def sft(self, examples: list[Sample]) -> StepResult:
         result = self._learner.sft(examples)
         refuse_divergence(self._learner, result.metrics, self.ranks)
         self._expect_checkpoints()
-        return result
+        return self._with_notes(result)
+
+    def _with_notes(self, result: StepResult) -> StepResult:
+        """What there is to tell about the trainer goes with its next step."""
+        notes, self._notes = self._notes, []
+        return replace(result, warnings=[*result.warnings, *notes])
 
     def publish(self, _: None) -> WeightsHandle:
         """Every rank publishes the tensors that it keeps, and all of them know where the others' are."""
@@ -114,17 +124,19 @@ class TrainerProcess:
             finally:
                 deque(part, maxlen=0)  # the others gather theirs, even where this one failed
 
-        return of_parts(self.ranks.each(published))
+        handle = of_parts(self.ranks.each(published))
+        self._publisher.announce(handle)
+        return handle
 
     def save(self, folder: str) -> None:
         self._refuse_half_a_step()
         self._learner.save(Path(folder), like=self._folder)
 
-    def checkpoint(self, wanted: Checkpoint) -> None:
+    def checkpoint(self, wanted: Checkpoint) -> list[str]:
         if wanted.version != self._learner.version:
             raise TrainerError(f"version {wanted.version} is gone: the trainer is at {self._learner.version}")
         self._refuse_half_a_step()
-        self._checkpoints.begin(self._learner, Path(wanted.folder), wanted.control)
+        return self._checkpoints.begin(self._learner, Path(wanted.folder), wanted.control)
 
     def _refuse_half_a_step(self) -> None:
         if not self._learner.savable:
@@ -142,12 +154,10 @@ class Worker(Protocol):
     def do(self, request: tuple[str, Any]) -> Any: ...
 
 
-def serve(worker: Worker, endpoint: str, ready: Callable[[str], None]) -> None:
-    """The first rank, until its process is ended."""
+def serve(worker: Worker, endpoint: str, ready: Callable[[str], None], key: str | None = None) -> None:
+    """The first rank, until its process is ended. `key` is the run's: see `sockets.py`."""
     with zmq.Context() as context, context.socket(zmq.PAIR) as socket:
-        socket.set_hwm(AT_ONCE)
-        socket.bind(endpoint)
-        ready(endpoint)
+        ready(listening(socket, endpoint, key))
         while True:
             socket.send_multipart(answer(worker, receive(lambda: socket.recv_multipart(copy=False))))
 

@@ -194,7 +194,7 @@ class ScriptedTrainer:
     async def save(self, folder: str) -> None:
         raise AssertionError
 
-    async def checkpoint(self, version: int, folder: str, control: str) -> None:
+    async def checkpoint(self, version: int, folder: str, control: str) -> list[str]:
         raise AssertionError
 
     async def written(self) -> None:

@@ -15,10 +15,10 @@ from freerun.core import EngineError, FinishReason, WeightsError
 from freerun.core.reports import UpdateReport, WeightsHandle
 from freerun.engines.base import Sampling
 from freerun.engines.config import EngineConfig
-from freerun.engines.embedded.pending import AnswerPart, AnswerRequest, PendingAnswers
 from freerun.engines.embedded.served import ServedEngine
 from freerun.engines.embedded.thread import EngineThread
 from freerun.engines.http import HttpEngine
+from freerun.engines.server.pending import AnswerPart, AnswerRequest, PendingAnswers
 from freerun.machine.processes import Processes
 from freerun.weights.base import Subscriber
 from freerun.weights.shm import ShmPublisher

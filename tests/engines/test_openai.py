@@ -30,9 +30,9 @@ from freerun.engines.base import Sampling
 from freerun.engines.config import EngineConfig
 from freerun.engines.dialects.bodies import StreamOptions
 from freerun.engines.dialects.text import AnswerText
-from freerun.engines.embedded.pending import AnswerPart, AnswerRequest, PendingAnswers
 from freerun.engines.embedded.serving.completions import Answers, CompletionBody, Reply, stream_of
 from freerun.engines.embedded.serving.tokenizer import Tokenizer
+from freerun.engines.server.pending import AnswerPart, AnswerRequest, PendingAnswers
 from tests.tiny import tiny_folder
 
 KEY = "a secret"

@@ -22,9 +22,9 @@ from freerun.engines.dialects.parameters import (
     RESPONSES_REFUSED,
 )
 from freerun.engines.dialects.responses import ResponsesBody
-from freerun.engines.embedded.replies import json
-from freerun.engines.embedded.routes import PauseMode
 from freerun.engines.embedded.serving.completions import CompletionBody
+from freerun.engines.server.replies import json
+from freerun.engines.server.routes import PauseMode
 
 Json = dict[str, Any]
 

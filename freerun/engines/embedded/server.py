@@ -10,20 +10,19 @@ from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
 
 from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.load import load_for_engine
-from freerun.engines.embedded.middleware import LimitBodySize, RequireApiKey
 from freerun.engines.embedded.openapi import description_routes
-from freerun.engines.embedded.replies import REFUSALS
-from freerun.engines.embedded.routes import control_routes, token_routes
 from freerun.engines.embedded.served import ServedEngine
 from freerun.engines.embedded.serving.routes import serving_routes
 from freerun.engines.embedded.serving.service import Service
 from freerun.engines.embedded.serving.tokenizer import Tokenizer
 from freerun.engines.embedded.thread import EngineThread
-from freerun.engines.listening import KEEP_ALIVE_S, Where, listen, url_of
+from freerun.engines.listening import Where, listen, url_of
+from freerun.engines.server.app import app_of as server_app
+from freerun.engines.server.app import server_config
+from freerun.engines.server.routes import control_routes, token_routes
 from freerun.machine.machines import LOOPBACK
 from freerun.models.tokenizer import has_tokenizer
 from freerun.weights.base import Subscriber
@@ -98,12 +97,7 @@ async def serve_engine(
 
 def app_of(service: Service, subscriber: Subscriber, api_key: str | None) -> Starlette:
     routes = [*token_routes(service.thread), *control_routes(service.thread, subscriber), *serving_routes(service)]
-    key = [Middleware(RequireApiKey, key=api_key)] if api_key else []
-    return Starlette(
-        routes=[*routes, *description_routes(routes)],
-        middleware=[*key, Middleware(LimitBodySize)],
-        exception_handlers=REFUSALS,
-    )
+    return server_app([*routes, *description_routes(routes)], api_key)
 
 
 def _engine(folder: Path, config: EngineConfig) -> ServedEngine:
@@ -113,14 +107,7 @@ def _engine(folder: Path, config: EngineConfig) -> ServedEngine:
 
 
 def _server(thread: EngineThread, app: Starlette, for_people: bool) -> uvicorn.Server:
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        lifespan="off",
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=1 if for_people else None,
-    )
+    config = server_config(app, grace_s=1 if for_people else None)
     return _Server(config, thread) if for_people else uvicorn.Server(config)
 
 

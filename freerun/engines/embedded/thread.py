@@ -24,9 +24,9 @@ from freerun.core import EngineError, FinishReason, FreerunError, Version
 from freerun.core.reports import EngineStats, Span, UpdateReport, WeightsHandle
 from freerun.engines.config import OnUpdate
 from freerun.engines.embedded.metrics import Metrics
-from freerun.engines.embedded.pending import AnswerPart, AnswerRequest, PendingAnswers
 from freerun.engines.embedded.sequence import EndedAnswer
 from freerun.engines.embedded.served import ServedEngine
+from freerun.engines.server.pending import AnswerPart, AnswerRequest, PendingAnswers
 from freerun.weights.base import Subscriber
 
 T = TypeVar("T")
@@ -201,7 +201,7 @@ class EngineThread:
 
         return await self.call(snapshot)
 
-    async def metrics(self) -> Metrics:
+    async def metrics(self) -> str:
         def snapshot() -> Metrics:
             engine = self._engine
             return Metrics(
@@ -222,7 +222,7 @@ class EngineThread:
                 latencies=list(engine.latencies.lines()),
             )
 
-        return await self.call(snapshot)
+        return (await self.call(snapshot)).prometheus()
 
     def stop(self, within_s: float | None = None) -> None:
         """End the thread after the step in progress, so that the process does not end under a running one; or do not

@@ -27,9 +27,9 @@ from freerun.engines.dialects.base import ChatRequest, Dialect
 from freerun.engines.dialects.chat import ChatDialect
 from freerun.engines.dialects.messages import MessagesDialect
 from freerun.engines.dialects.responses import ResponsesDialect
-from freerun.engines.embedded.replies import ClientGone, json, unless_gone
 from freerun.engines.listening import KEEP_ALIVE_S, Where, listen, url_of
 from freerun.engines.refused import Refused
+from freerun.engines.server.replies import ClientGone, json, unless_gone
 from freerun.rollouts.agents.spec import Access
 from freerun.rollouts.gateway.prompts import SessionRules
 from freerun.rollouts.gateway.session import Reply, Session, SessionEnded

@@ -12,9 +12,9 @@ from freerun.engines.dialects.base import Json, Word
 from freerun.engines.dialects.bodies import CompletionsBody, StreamOptions
 from freerun.engines.dialects.events import DONE, event
 from freerun.engines.dialects.text import AnswerText
-from freerun.engines.embedded.pending import AnswerPart, AnswerRequest, PendingAnswers
 from freerun.engines.embedded.serving.tokenizer import Tokenizer
 from freerun.engines.extras import Alternatives
+from freerun.engines.server.pending import AnswerPart, AnswerRequest, PendingAnswers
 
 
 class CompletionBody(CompletionsBody, kw_only=True):

@@ -10,8 +10,8 @@ from freerun.engines.dialects.base import ChatRequest, Json, ReplyWriter, Said, 
 from freerun.engines.dialects.bodies import Body
 from freerun.engines.dialects.response_store import ResponseStore
 from freerun.engines.dialects.responses import ResponsesWriter
-from freerun.engines.embedded.pending import AnswerPart, PendingAnswers
 from freerun.engines.embedded.serving.prompts import ChatPrompt
+from freerun.engines.server.pending import AnswerPart, PendingAnswers
 
 _CHARACTERS = string.ascii_letters + string.digits
 

@@ -12,9 +12,9 @@ from freerun.engines.dialects.chat import ChatDialect
 from freerun.engines.dialects.messages import MessagesDialect
 from freerun.engines.dialects.parameters import IGNORED, REFUSED
 from freerun.engines.dialects.responses import ResponsesDialect
-from freerun.engines.embedded.replies import json
 from freerun.engines.embedded.serving.completions import CompletionBody
 from freerun.engines.embedded.serving.service import Service
+from freerun.engines.server.replies import json
 
 
 def serving_routes(service: Service) -> list[Route]:

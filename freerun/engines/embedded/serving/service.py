@@ -14,8 +14,6 @@ from freerun.engines.dialects.answers import AnswerReading
 from freerun.engines.dialects.base import ChatRequest, Dialect, Json, Word
 from freerun.engines.dialects.bodies import Body, CompletionsBody
 from freerun.engines.dialects.response_store import ResponseStore
-from freerun.engines.embedded.pending import AnswerRequest, PendingAnswers
-from freerun.engines.embedded.replies import Stream, json, unless_gone
 from freerun.engines.embedded.serving.completions import Answers, CompletionBody, Reply, stream_of, whole_of
 from freerun.engines.embedded.serving.conversations import Conversation
 from freerun.engines.embedded.serving.prompts import ChatPrompt, chat_prompt_of, prompts_of
@@ -23,6 +21,8 @@ from freerun.engines.embedded.serving.sampling import sampling_of, seed_of
 from freerun.engines.embedded.serving.tokenizer import Tokenizer
 from freerun.engines.embedded.thread import EngineThread
 from freerun.engines.refused import Refused
+from freerun.engines.server.pending import AnswerRequest, PendingAnswers
+from freerun.engines.server.replies import Stream, json, unless_gone
 
 
 class Service:

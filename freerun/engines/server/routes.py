@@ -2,6 +2,7 @@
 that accept them."""
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Literal, get_args
 
 import msgspec
@@ -9,24 +10,25 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from freerun.core import EngineError
 from freerun.engines import frames, wire
 from freerun.engines.dialects.events import DONE, event
-from freerun.engines.embedded.pending import AnswerPart, AnswerRequest, PendingAnswers
-from freerun.engines.embedded.replies import Stream, json, unless_gone
-from freerun.engines.embedded.thread import EngineThread
 from freerun.engines.refused import Refused
+from freerun.engines.server.base import ServerEngine
+from freerun.engines.server.pending import AnswerPart, AnswerRequest, PendingAnswers
+from freerun.engines.server.replies import Stream, json, unless_gone
 from freerun.weights.base import Subscriber
 
 PauseMode = Literal["keep", "abort"]
 
 
-def token_routes(thread: EngineThread) -> list[Route]:
+def token_routes(engine: ServerEngine) -> list[Route]:
     async def generate(request: Request) -> Response:
         body = msgspec.json.decode(await request.body(), type=wire.GenerateRequest)
         params = body.sampling_params
         if wrong := params.wrong():
             raise Refused(f"sampling_params: {wrong[0]} {wrong[1]}", wrong[0])
-        asked = await thread.ask([AnswerRequest(body.request_id, body.token_ids, params.sampling(), params.n)])
+        asked = await engine.ask([AnswerRequest(body.request_id, body.token_ids, params.sampling(), params.n)])
         if body.stream and not params.alternatives() and frames.MEDIA_TYPE in request.headers.get("accept", ""):
             return Stream(_frames(asked), asked.close, frames.MEDIA_TYPE)
         if body.stream:
@@ -41,15 +43,19 @@ def token_routes(thread: EngineThread) -> list[Route]:
 
 
 async def _events(id: str, asked: PendingAnswers) -> AsyncIterator[bytes]:
-    while pieces := await asked.together():
-        yield event(wire.GenerateResponse(id, [_choice(piece) for piece in pieces]))
-    yield DONE
+    """An engine that fails meanwhile ends them: a client that misses answers knows."""
+    with suppress(EngineError):
+        while pieces := await asked.together():
+            yield event(wire.GenerateResponse(id, [_choice(piece) for piece in pieces]))
+        yield DONE
 
 
 async def _frames(asked: PendingAnswers) -> AsyncIterator[bytes]:
-    async for whole in asked:
-        assert whole.finish is not None, "these are not followed, so they come whole"
-        yield frames.encode(whole.index, whole.tokens, whole.logprobs, whole.versions, whole.finish, whole.cached)
+    """As `_events`."""
+    with suppress(EngineError):
+        async for whole in asked:
+            assert whole.finish is not None, "these are not followed, so they come whole"
+            yield frames.encode(whole.index, whole.tokens, whole.logprobs, whole.versions, whole.finish, whole.cached)
 
 
 async def _choices(asked: PendingAnswers) -> list[wire.Choice]:
@@ -69,35 +75,35 @@ def _choice(whole: AnswerPart) -> wire.Choice:
     )
 
 
-def control_routes(thread: EngineThread, subscriber: Subscriber) -> list[Route]:
+def control_routes(engine: ServerEngine, subscriber: Subscriber) -> list[Route]:
     async def update_weights(request: Request) -> Response:
         body = msgspec.json.decode(await request.body(), type=wire.UpdateRequest)
-        return json(await thread.update_weights(body.update_info, subscriber, body.on_update))
+        return json(await engine.update_weights(body.update_info, subscriber, body.on_update))
 
     async def pause(request: Request) -> Response:
         """vLLM's `clear_cache` needs no word here: new weights always rebuild the cache, unless `on_update: keep`."""
         mode = request.query_params.get("mode", "keep")
         if mode not in get_args(PauseMode):
             raise Refused(f"mode is {mode!r}; it can be {' or '.join(get_args(PauseMode))}", "mode")
-        await thread.pause(abort=mode == "abort")
+        await engine.pause(abort=mode == "abort")
         return json({"status": "paused"})
 
     async def resume(_: Request) -> Response:
-        await thread.resume()
+        await engine.resume()
         return json({"status": "resumed"})
 
     async def is_paused(_: Request) -> Response:
-        return json({"is_paused": thread.paused})
+        return json({"is_paused": engine.paused})
 
     async def stats(_: Request) -> Response:
-        return json(await thread.stats())
+        return json(await engine.stats())
 
     async def metrics(_: Request) -> Response:
-        return Response((await thread.metrics()).prometheus(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(await engine.metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def health(_: Request) -> Response:
         """At once: a step may take longer than whoever asks is willing to wait, and an engine that fails ends this."""
-        return json({"version": thread.version})
+        return json({"version": engine.version})
 
     posts = (update_weights, pause, resume)
     gets = (is_paused, stats, metrics, health)

@@ -8,8 +8,8 @@ import hmac
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from freerun.engines.embedded.replies import refusal
 from freerun.engines.refused import Refused
+from freerun.engines.server.replies import refusal
 
 MOST_BYTES = 64 * 2**20
 """How large a request's body may be: room for a million tokens, or for more text than that."""

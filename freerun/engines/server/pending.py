@@ -1,11 +1,11 @@
-"""What is asked of the engine's thread, and what comes back, piece by piece."""
+"""What is asked of an engine behind its server, and what comes back, piece by piece."""
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from freerun.core import FinishReason, Version
+from freerun.core import EngineError, FinishReason, Version
 from freerun.engines.base import Sampling
 from freerun.engines.extras import Alternatives
 
@@ -45,7 +45,7 @@ class PendingAnswers:
         self._unfinished = {(ask.id, index) for ask in asks for index in range(ask.n)}
         self._left = len(self._unfinished)
         self._cancel = cancel
-        self._pieces: asyncio.Queue[AnswerPart] = asyncio.Queue()
+        self._pieces: asyncio.Queue[AnswerPart | EngineError] = asyncio.Queue()
 
     def __aiter__(self) -> "PendingAnswers":
         return self
@@ -54,6 +54,8 @@ class PendingAnswers:
         if not self._left:
             raise StopAsyncIteration
         piece = await self._pieces.get()
+        if isinstance(piece, EngineError):
+            raise piece
         self._left -= piece.finish is not None
         return piece
 
@@ -76,6 +78,11 @@ class PendingAnswers:
         """Every answer that has not ended ends with what has come of it."""
         for id, index in list(self._unfinished):
             self.put(AnswerPart(id, index, [], [], [], FinishReason.ABORT))
+
+    def fail(self, error: EngineError) -> None:
+        """Nothing more comes: raised for whoever waits, after what has come."""
+        self._unfinished.clear()
+        self._pieces.put_nowait(error)
 
     def close(self) -> None:
         self._cancel()
