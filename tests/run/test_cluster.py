@@ -28,7 +28,9 @@ from freerun.models.tiny import make_model
 from freerun.observe.folder import RunFolder
 from freerun.observe.records import read_steps
 from freerun.run import local
+from freerun.run.hosts import JoinedMachines
 from freerun.run.prepare import prepare
+from freerun.run.shared_folder import note_unshared
 
 SECRET = "a key of thirty-two characters!!"
 SOON_S = 60.0
@@ -105,10 +107,16 @@ async def test_an_address_of_another_machine_cannot_be_listened_on(
     assert "cannot listen on 192.0.2.1:7411 (Cannot assign requested address): set cluster.listen" in said
 
 
+def private_of(folder: Path) -> Path:
+    return folder / "private"
+
+
 @pytest.fixture
-def apart() -> Iterator[list[MachineNamespace]]:
-    """Two machines, of which the second has an address that only itself can reach. We are on the first."""
-    with machines("controller", "far") as (controller, far), in_network(controller.pid):
+def apart(tmp_path: Path) -> Iterator[list[MachineNamespace]]:
+    """Two machines, of which the second has an address that only itself can reach, and a folder that nobody else sees.
+    We are in the first one's network."""
+    private_of(tmp_path).mkdir()
+    with machines("controller", "far", private=[private_of(tmp_path)]) as (controller, far), in_network(controller.pid):
         subprocess.run(far.command("ip", "address", "add", "10.88.0.1/32", "dev", "lo"), check=True)
         yield [controller, far]
 
@@ -133,6 +141,24 @@ async def refused_node(machine: MachineNamespace, where: str, address: str, fold
     async with freerun(*options, log=printed, machine=machine, environment={KEY: SECRET}) as node:
         assert await asyncio.wait_for(node.wait(), SOON_S) == 2
     return printed.read_text().strip().splitlines()[-1]
+
+
+@needs_machines
+async def test_a_folder_that_machines_do_not_share_is_named(apart: list[MachineNamespace], tmp_path: Path) -> None:
+    notes: list[str] = []
+    controller, far = apart
+    config = load_config(Path(settings(tmp_path)[0]), ["launcher=nodes", "cluster.wait_s=60"])
+    async with Cluster(f"{controller.address}:0", SECRET.encode(), notes.append) as cluster:
+        where, printed = f"{controller.address}:{cluster.port}", tmp_path / "node.txt"
+        async with freerun("node", "--join", where, log=printed, machine=far, environment={KEY: SECRET}):
+            hosts = JoinedMachines(cluster, config[0], tmp_path)
+            plan = prepare(*config).plan(machines=await hosts.machines())
+            for runs in (tmp_path / "shared", private_of(tmp_path)):
+                await note_unshared(hosts, RunFolder.create(runs, "run"), plan, notes.append)
+    (said,) = [note for note in notes if "shared" in note]
+    assert said.startswith(f"{private_of(tmp_path)}/run is not shared with the trainer's machine far: ")
+    assert "put `runs` into a folder that the controller's and the trainer's machines share" in said
+    assert not list(tmp_path.rglob(".seen*"))
 
 
 async def test_clocks_that_are_minutes_apart_are_noted() -> None:
