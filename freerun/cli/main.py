@@ -219,10 +219,15 @@ def node(
     ] = None,
     wait_s: Annotated[float, typer.Option(help="How long to try while there is no controller.", min=0)] = 600.0,
     stay: Annotated[bool, typer.Option("--stay", help="Wait for the next run when one is over.")] = False,
+    end_with_stdin: Annotated[
+        bool, typer.Option("--end-with-stdin", help="End when standard input closes, as it does when ssh ends.")
+    ] = False,
 ) -> None:
     """Offer this machine to a run whose controller is on another one."""
-    from freerun.commands.node import join_run
+    from freerun.commands.node import end_with_input, join_run
 
+    if end_with_stdin:
+        end_with_input()
     run_to_end(join_run(join, key_file, name, address, wait_s, stay), lambda: "stopped: what ran here has ended")
 
 

@@ -182,6 +182,10 @@ class Cluster:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     @property
+    def listens_at(self) -> str:
+        return self._where[0]
+
+    @property
     def port(self) -> int:
         return int(self._server.sockets[0].getsockname()[1])
 
