@@ -141,7 +141,7 @@ async def bench_controller(work: Work, json_only: bool) -> dict[str, Measured]:
     return measured
 
 
-async def measure(form: str, work: Work, scratch: Path, accept: dict[str, str], site: Site = ONE_PLACE) -> Measured:
+async def measure(form: str, work: Work, scratch: Path, accept: dict[str, Any], site: Site = ONE_PLACE) -> Measured:
     folder, starts_s = RunFolder.create(scratch, form), time.monotonic()
     async with _processes(work, folder, accept, site) as (engines, trainer):
         start_s = time.monotonic() - starts_s
@@ -246,7 +246,7 @@ class Lag:
 
 @asynccontextmanager
 async def _processes(
-    work: Work, folder: RunFolder, accept: dict[str, str], site: Site
+    work: Work, folder: RunFolder, accept: dict[str, Any], site: Site
 ) -> AsyncIterator[tuple[list[HttpEngine], TimedTrainer]]:
     async with AsyncExitStack() as stack:
         processes = await stack.enter_async_context(Processes("freerun.bench.scripted_child", folder.logs))

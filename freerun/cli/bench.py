@@ -310,6 +310,22 @@ def bench_cluster(
     run_to_end(bench_cluster(steps, seed, together, json_only), lambda: "stopped")
 
 
+@bench.command("weights")
+def bench_weights(
+    mib: Annotated[int, typer.Option(help="MiB of a version.", min=16)] = 512,
+    rounds: Annotated[int, typer.Option(help="Versions to time.", min=1)] = 5,
+    json_only: JsonOnly = False,
+) -> None:
+    """How fast do new weights get from the trainer's machine to an engine's by TCP, against a pair of plain streams?
+
+    Between network namespaces as machines, or on loopback where none can be made. Also what several engines of a
+    machine cost together, and how many bytes only what changed is, in bf16 after a step of training.
+    """
+    from freerun.bench.weights import bench_weights
+
+    bench_weights(mib, rounds, json_only)
+
+
 @bench.command("gateway")
 def bench_gateway(
     model: Annotated[

@@ -246,10 +246,18 @@ def demo(
     seed: Annotated[int, typer.Option(help="Of model, data and sampling.")] = 0,
     max_staleness: Annotated[int, typer.Option(help="The staleness bound η; 0 is synchronous.")] = 4,
     steps: Annotated[int | None, typer.Option(help="Training steps, instead of the demo's own number.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Another demo: a published run made small, such as areal-1.5b-math-small.")
+    ] = None,
 ) -> None:
     """Watch a tiny model learn to reverse letters, in a minute, on two CPU cores."""
     from freerun.commands.demo import run_demo
+    from freerun.commands.small import run_small
 
+    if preset is not None:
+        changes = [f"seed={seed}", *([f"control.steps={steps}"] if steps else [])]
+        print(run_to_end(run_small(preset, changes)))
+        return
     print(run_to_end(run_demo(seed, max_staleness, steps)))
 
 

@@ -48,16 +48,27 @@ async def run_demo(seed: int, max_staleness: int, steps: int | None, runs: Path 
 async def learn(start_s: float, warm_up: Loaded, then: Callable[[Path], Loaded]) -> str:
     """Supervised training, then reinforcement learning from the model that came of it; a line that says what it
     gained. `start_s` is when the demo began."""
-    prepared = prepare_sft(*warm_up)
-    warm = await sft(prepared, [SftProgress(prepared.config.control.steps)])
+    warm = await learn_from_answers(warm_up)
     print("2 of 2: now it learns from rewards alone, generating and training at the same time in two processes")
-    prepared = prepare(*then(warm.checkpoints / "last"))
+    return await learn_from_rewards("demo", start_s, then(warm))
+
+
+async def learn_from_answers(loaded: Loaded) -> Path:
+    """The folder of the model that came of it."""
+    prepared = prepare_sft(*loaded)
+    warm = await sft(prepared, [SftProgress(prepared.config.control.steps)])
+    return warm.checkpoints / "last"
+
+
+async def learn_from_rewards(called: str, start_s: float, loaded: Loaded) -> str:
+    """A line that says what it gained."""
+    prepared = prepare(*loaded)
     outcome = await local.train(prepared)
     first, last = outcome.evaluations[0], outcome.evaluations[-1]
     stalest = max(record.staleness_max for record in outcome.steps)
     print(f"look at {outcome.folder.report}")
     return (
-        f"demo: reward {first.reward_mean:.2f} -> {last.reward_mean:.2f} in {time.monotonic() - start_s:.0f} s, "
+        f"{called}: reward {first.reward_mean:.2f} -> {last.reward_mean:.2f} in {time.monotonic() - start_s:.0f} s, "
         f"staleness max {stalest} (bound {prepared.config.control.max_staleness})"
     )
 

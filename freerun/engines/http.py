@@ -3,12 +3,14 @@
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
 
 from freerun.core import EngineError, EngineLost, Version
+from freerun.core.clock import Clock
 from freerun.core.lost import Losable
 from freerun.core.reports import EngineStats, UpdateReport, WeightsHandle
 from freerun.engines import frames, wire
@@ -25,11 +27,18 @@ goes out fails that request."""
 
 class HttpEngine:
     """An async context manager. No time-outs of its own on answers: how long is too long is the controller's to say.
-    `key` is what the engine asks of its clients, if anything. Answers are asked for in the binary form of `frames.py`,
-    unless `accept` says otherwise, and taken in whichever form the engine has."""
+    `key` is what the engine asks of its clients, if anything; `clock` that of its machine. Answers are asked for in the
+    binary form of `frames.py`, unless `accept` says otherwise, and taken in whichever form the engine has."""
 
-    def __init__(self, url: str, key: str | None = None, accept: str = f"{frames.MEDIA_TYPE}, */*;q=0.5") -> None:
+    def __init__(
+        self,
+        url: str,
+        key: str | None = None,
+        accept: str = f"{frames.MEDIA_TYPE}, */*;q=0.5",
+        clock: Clock | None = None,
+    ) -> None:
         self.url = url.rstrip("/")
+        self._clock = clock or Clock()
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._accept = {"Accept": accept}
         self.on_update: OnUpdate | None = None
@@ -92,7 +101,10 @@ class HttpEngine:
         return await self._call("POST", "/update_weights", UpdateReport, wire.UpdateRequest(handle, self.on_update))
 
     async def stats(self) -> EngineStats:
-        return await self._call("GET", "/stats", EngineStats)
+        """Its spans are by our clock."""
+        stats, ours = await self._call("GET", "/stats", EngineStats), self._clock.ours
+        stats.spans = [replace(span, start_s=ours(span.start_s), end_s=ours(span.end_s)) for span in stats.spans]
+        return stats
 
     async def health(self) -> Version:
         return (await self._call("GET", "/health", wire.Health)).version

@@ -4,6 +4,7 @@ Three quarters of what there is generate, as in the paper, and the rest trains: 
 GPUs; one GPU alone is shared. `resources`, `train.ranks` and `engine.tensor_parallel` say otherwise.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -63,6 +64,11 @@ class Placement:
     def generating(self) -> list[Place]:
         """The engines and the evaluator."""
         return [*self.engines, *([self.evaluator] if self.evaluator else [])]
+
+    @property
+    def training(self) -> list[str]:
+        """The names of the machines that ranks are on."""
+        return list(dict.fromkeys(rank.machine for rank in self.ranks))
 
     @property
     def shared(self) -> bool:
@@ -168,7 +174,7 @@ def _check_ranks(config: RunConfig, ranks: list[Place]) -> None:
             f"the trainer has {len(ranks)} rank(s), which is no multiple of train.context_parallel={together}: set "
             f"train.ranks={(len(ranks) // together or 1) * together}, or lower train.context_parallel"
         )
-    by_machine = [sum(rank.machine == name for rank in ranks) for name in dict.fromkeys(rank.machine for rank in ranks)]
+    by_machine = Counter(rank.machine for rank in ranks).values()
     if config.train.shard == "machine" and len(set(by_machine)) > 1:
         raise ConfigError(
             f"train.shard is machine, but one machine of the trainer has {min(by_machine)} ranks and another "

@@ -19,6 +19,7 @@ from freerun.plan.placement import EVALUATOR, Place, Placement, RunKind, engine_
 from freerun.plan.update import chosen_way
 from freerun.rewards.config import RewardConfig
 from freerun.train.config import ResolvedTrainConfig
+from freerun.train.needs import refuse_uneven_heads
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,11 @@ def make_plan(
     placement = place(config, there, kind, evaluates=bool(evaluated))
     engine = config.engine.on(device)
     train = config.train.on(device, shape.num_parameters, ranks=len(placement.ranks))
+    refuse_uneven_heads(shape, train.context_parallel)
     if kind is not RunKind.SFT:
         check_lengths(lengths, shape, engine)
+    if kind.trains:
+        refuse_uneven_heads(shape, train.context_parallel)
     on_gpu = chosen_way(config, placement) == "ipc"
     demand = Demand(shape, lengths, engine, train, evaluated, config.engine.memory_share, on_gpu)
     memory = plan_memory(demand, placement)

@@ -66,7 +66,7 @@ def run_engine(settings: EngineSettings) -> None:
 
     config = ResolvedEngineConfig.model_validate(settings.engine)
     key, model, scratch = os.environ.pop(RUN_KEY, None), Path(settings.model), Path(settings.scratch)
-    subscriber = AnySubscriber(of_run(scratch, key))
+    subscriber = AnySubscriber(of_run(scratch, key, settings.host))
     if config.kind == "embedded":
         from freerun.engines.embedded.server import serve
 
@@ -84,7 +84,7 @@ def run_trainer(settings: TrainerSettings) -> None:
     from freerun.weights.publish import publisher_for
 
     config = ResolvedTrainConfig.model_validate(settings.train)
-    device = config.device
+    device, key = config.device, os.environ.pop(RUN_KEY, None)
     if settings.memory_share and device == "cuda":
         from torch import cuda
 
@@ -93,15 +93,14 @@ def run_trainer(settings: TrainerSettings) -> None:
         *(settings.rank, config.ranks, settings.rendezvous, device),
         *(settings.host, settings.machine, config.shard, config.context_parallel),
     )
-    key = os.environ.pop(RUN_KEY, None)
-    publisher = publisher_for(settings.weights, ranks.rank, Path(settings.scratch), settings.host, key)
+    publisher = publisher_for(settings.weights, ranks.rank, Path(settings.scratch), settings.host, key, device)
     checkpoint = Path(settings.checkpoint) if settings.checkpoint else None
     worker = TrainerProcess(
         *(Path(settings.model), config, settings.temperature, settings.seed),
         *(publisher, checkpoint, settings.longest, ranks),
     )
     if ranks.is_first:
-        serve(worker, settings.endpoint, ready)
+        serve(worker, settings.endpoint, ready, key)
     else:
         follow(worker, ready)
 

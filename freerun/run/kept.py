@@ -88,4 +88,6 @@ class KeptEngines:
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def _connected(self, started: StartedEngine) -> HttpEngine:
-        return await self._stack.enter_async_context(HttpEngine(started.url, self._starter.key))
+        return await self._stack.enter_async_context(
+            HttpEngine(started.url, self._starter.key, clock=started.host.clock)
+        )

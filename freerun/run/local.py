@@ -2,21 +2,19 @@
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from freerun.control.controller import Run
 from freerun.control.controller import train as control_train
 from freerun.control.evaluate import EvaluateBeside
-from freerun.control.fleet import Fleet
-from freerun.control.waiting import background, together
-from freerun.core import EngineError, ProcessDied, Version
+from freerun.control.waiting import background
+from freerun.core import ProcessDied, Version
 from freerun.core.observer import Observer
 from freerun.core.records import StepRecord
 from freerun.core.reports import Evaluation
 from freerun.core.state import RunState
-from freerun.engines.base import Engine
 from freerun.machine.garbage import freeze_heap
 from freerun.observe.folder import RunFolder
 from freerun.observe.live import view
@@ -103,7 +101,7 @@ def run_of(
         tasks=observed.tasks,
         rollout=rollout,
         judge=running.judge,
-        engines=dict(running.engines),
+        engines=running.engines,
         engines_may_join=running.apart,
         trainer=running.trainer,
         observer=observed.all,
@@ -129,40 +127,27 @@ async def _train(run: Run, running: RunProcesses, start: Start, observed: Observ
     checkpointer = Checkpointer(trainer, start.folder, config.train.save_every, everybody, patience_s, run.delivered)
     everybody.add(checkpointer)
     freeze_heap()
-    observed.meter.begin(await idle_s(list(running.engines.values())))
+    observed.meter.begin(await run.fleet.idle_s())
     try:
         async with (
             saved(checkpointer.checkpoint, trainer.written, checkpointer.weights),
-            background(watch_engines(run.fleet, everybody)),
+            background(watch_engines(run)),
             background(running.kept.keep(dict.fromkeys(running.engines, run) if running.apart else {})),
         ):
             await control_train(run)
             if beside:
                 everybody.doing("controller", "waits for the last evaluation")
                 await beside.last()
-            await poll_engines(run.fleet, everybody)
+            await run.fleet.poll()
     finally:
         if beside:
             beside.cancel()
 
 
-async def watch_engines(fleet: Fleet, observer: Observer) -> None:
+async def watch_engines(run: Run) -> None:
     while True:
-        await poll_engines(fleet, observer)
+        await run.fleet.poll()
         await asyncio.sleep(_POLL_S)
-
-
-async def idle_s(engines: Sequence[Engine]) -> float:
-    """So far, mean over engines."""
-    every = await together(*(engine.stats() for engine in engines))
-    return sum(stats.idle_s for stats in every) / len(every)
-
-
-async def poll_engines(fleet: Fleet, observer: Observer) -> None:
-    """An engine that does not answer is the business of whoever waits for its answers."""
-    for engine in fleet.engines:
-        with suppress(EngineError):
-            observer.engine(engine.name, await engine.stats())
 
 
 def rollout_of(

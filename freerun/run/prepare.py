@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from freerun.config.preset import refuse_unmade
 from freerun.config.text import Origins
 from freerun.config.tree import RunConfig
 from freerun.core import ConfigError, DataError, FinishReason, Sample, Task
@@ -99,10 +100,7 @@ def prepare(config: RunConfig, origins: Origins, rollout: Rollout | None = None)
             f"control.groups_per_step is {config.control.groups_per_step}, but {config.data.source} has only "
             f"{len(prepared.tasks)} tasks; lower it, or add data"
         )
-    if config.launcher == "local":
-        prepared.plan(evaluates=bool(config.evaluate.every))
-    else:  # the rest can be known when machines have joined
-        check_lengths(prepared.lengths, prepared.shape, config.engine.on(choose_device(bool(config.resources.gpus))))
+    _check_plan(prepared, RunKind.TRAIN, evaluates=bool(config.evaluate.every))
     return prepared
 
 
@@ -127,8 +125,18 @@ def prepare_eval(config: RunConfig, origins: Origins) -> Prepared:
     config.reward.check_tasks(tasks)
     prepared = Prepared(config, origins, shape, tokenizer, [], tasks, own, agent=agent)
     if config.launcher == "local":
-        prepared.plan(RunKind.EVALUATE)
+        _check_plan(prepared, RunKind.EVALUATE)
     return prepared
+
+
+def _check_plan(prepared: Prepared, kind: RunKind, evaluates: bool = False) -> None:
+    """Refuse what cannot fit this machine. What others have is known when they have joined: until then, only lengths
+    can be checked."""
+    config = prepared.config
+    if config.launcher == "local":
+        prepared.plan(kind, evaluates)
+    else:
+        check_lengths(prepared.lengths, prepared.shape, config.engine.on(choose_device(bool(config.resources.gpus))))
 
 
 def _load(config: RunConfig, origins: Origins, own: Rollout | None, learns_answers: bool = False) -> Prepared:
@@ -162,6 +170,7 @@ def _check_launcher(config: RunConfig) -> None:
 
 def _load_model(config: RunConfig) -> tuple[Shape, Any]:
     folder = Path(config.model.path)
+    refuse_unmade(config.preset, config.model.path)
     return read_shape(folder), load_tokenizer(folder)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from freerun.control.waiting import background, together
-from freerun.core import EngineError, TrainerError
+from freerun.core import EngineError, ProcessDied, TrainerError
 from freerun.engines.http import HttpEngine
 from freerun.machine.processes import Processes
 from freerun.observe.folder import RunFolder
@@ -73,10 +73,19 @@ async def run_processes(
         named = {one.process: engine for one, engine in zip(generating, engines, strict=True)}
         evaluator = named.pop(EVALUATOR, None)
         trainer = stack.enter_context(remote)
-        async with background(processes.watch()):
+        async with background(_watch(processes, trainer)):
             try:
                 yield RunProcesses(prepared, named, trainer, judge, evaluator, agents, kept, hosts.apart)
             except (EngineError, TrainerError):
                 with suppress(TimeoutError):  # when a process of theirs died, that is the first cause
                     await asyncio.wait_for(processes.watch(), _LAST_WORDS_S)
                 raise
+
+
+async def _watch(processes: Processes, trainer: RemoteTrainer) -> None:
+    """Nobody need wait for a trainer that has lost a rank."""
+    try:
+        await processes.watch()
+    except ProcessDied as died:
+        trainer.lose(died.message)
+        raise

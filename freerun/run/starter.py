@@ -74,7 +74,7 @@ class Starter:
         )
         ranks = (self._rank(first, rank, one, hosts[rank]) for rank, one in enumerate(plan.ranks))
         endpoint, *_ = await together(*ranks)
-        return RemoteTrainer(endpoint)
+        return RemoteTrainer(endpoint, self.key, hosts[0].clock)
 
     async def judge(self, name: str, machine: str, pools: dict[int, PoolSettings]) -> tuple[Child, str]:
         """As soon as its machine is there; returns when every worker is ready. It is the caller's to see to it when it

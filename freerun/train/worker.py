@@ -28,9 +28,10 @@ from freerun.core.reports import PUBLISH, StepResult, WeightsHandle
 from freerun.train.config import TrainConfig
 from freerun.train.divergence import refuse_divergence
 from freerun.train.learner import Learner
-from freerun.train.messages import AT_ONCE, Received, receive
+from freerun.train.messages import Received, receive
 from freerun.train.protocol import Checkpoint
 from freerun.train.ranks import ALONE, Ranks
+from freerun.train.sockets import listening
 from freerun.weights.base import Publisher, of_parts
 
 if TYPE_CHECKING:
@@ -123,7 +124,9 @@ class TrainerProcess:
             finally:
                 deque(part, maxlen=0)  # the others gather theirs, even where this one failed
 
-        return of_parts(self.ranks.each(published))
+        handle = of_parts(self.ranks.each(published))
+        self._publisher.announce(handle)
+        return handle
 
     def save(self, folder: str) -> None:
         self._refuse_half_a_step()
@@ -151,12 +154,10 @@ class Worker(Protocol):
     def do(self, request: tuple[str, Any]) -> Any: ...
 
 
-def serve(worker: Worker, endpoint: str, ready: Callable[[str], None]) -> None:
-    """The first rank, until its process is ended."""
+def serve(worker: Worker, endpoint: str, ready: Callable[[str], None], key: str | None = None) -> None:
+    """The first rank, until its process is ended. `key` is the run's: see `sockets.py`."""
     with zmq.Context() as context, context.socket(zmq.PAIR) as socket:
-        socket.set_hwm(AT_ONCE)
-        socket.bind(endpoint)
-        ready(endpoint)
+        ready(listening(socket, endpoint, key))
         while True:
             socket.send_multipart(answer(worker, receive(lambda: socket.recv_multipart(copy=False))))
 

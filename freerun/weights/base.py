@@ -10,6 +10,7 @@ Knows names and tensors; knows neither trainers nor engines. Importable without 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from freerun.core import Version
@@ -27,8 +28,13 @@ PARTS = "parts"
 
 class Publisher(Protocol):
     def publish(self, version: Version, tensors: Tensors) -> WeightsHandle:
-        """Make a version available. Returns only when it is complete; versions only go up."""
+        """Make a version available, or with several ranks this one's part of it. Returns only when that is complete;
+        versions only go up."""
         ...
+
+    def announce(self, handle: WeightsHandle) -> None:
+        """Every rank calls it with the handle of the version, once all its parts are published."""
+        return
 
 
 class Subscriber(Protocol):
@@ -51,5 +57,9 @@ def each(tensors: Tensors) -> Iterable[tuple[str, Tensor]]:
 
 
 def of_parts(parts: Sequence[WeightsHandle]) -> WeightsHandle:
-    """The handle of the version that those make up."""
-    return parts[0] if len(parts) == 1 else WeightsHandle(PARTS, parts[0].version, "", parts=list(parts))
+    """The handle of the version that those make up. Where the first names a way of its own to get its parts, it is the
+    way to get them all."""
+    first, *others = parts
+    if first.parts:
+        return replace(first, parts=[*first.parts, *others])
+    return WeightsHandle(PARTS, first.version, "", parts=list(parts)) if others else first

@@ -9,10 +9,10 @@ from torch import Tensor
 from freerun.core import Version, WeightsError
 from freerun.core.files import write_atomically
 from freerun.core.reports import WeightsHandle
-from freerun.weights.base import Subscriber, Tensors, each
+from freerun.weights.base import Publisher, Subscriber, Tensors, each
 
 
-class FilePublisher:
+class FilePublisher(Publisher):
     """Each version is a safetensors file that appears complete; the two newest are kept. `part` tells the ranks' apart.
 
     `folder` is one that the machines of trainer and engines share.

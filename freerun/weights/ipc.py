@@ -21,7 +21,7 @@ from torch.multiprocessing.reductions import reduce_tensor
 
 from freerun.core import Version, WeightsError
 from freerun.core.reports import WeightsHandle
-from freerun.weights.base import Subscriber, Tensors
+from freerun.weights.base import Publisher, Subscriber, Tensors
 
 NONE: Version = -1
 _ALIGNED = 512
@@ -85,7 +85,7 @@ def _size(layout: dict[str, _Place]) -> int:
     return (-(-max(place.end for place in layout.values()) // _ALIGNED) + 1) * _ALIGNED
 
 
-class IpcPublisher:
+class IpcPublisher(Publisher):
     def __init__(self) -> None:
         self._sets: list[Flat | None] = [None, None]
         self._handles: list[str] = ["", ""]

@@ -7,7 +7,9 @@ from freerun.weights.base import Publisher
 from freerun.weights.way import WeightsWay
 
 
-def publisher_for(way: WeightsWay, rank: int, scratch: Path, host: str, key: str | None) -> Publisher:
+def publisher_for(
+    way: WeightsWay, rank: int, scratch: Path, host: str, key: str | None, device: str = "cpu"
+) -> Publisher:
     """`scratch` is in shared memory, and visible to the engines of the same machine; at `host` this rank is reached by
     the other machines, whose engines know the run's key."""
     import torch
@@ -29,4 +31,9 @@ def publisher_for(way: WeightsWay, rank: int, scratch: Path, host: str, key: str
         raise WeightsError("weights by TCP need the run's key")
     from freerun.weights.tcp import TcpPublisher
 
-    return TcpPublisher(scratch, host, key, rank, dtype, way.deltas)
+    pulled = TcpPublisher(scratch, host, key, rank, dtype, way.deltas)
+    if way.name == "tcp":
+        return pulled
+    from freerun.weights.nccl import NcclPublisher
+
+    return NcclPublisher(pulled, rank, host, "nccl" if device == "cuda" else "gloo")

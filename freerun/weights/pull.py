@@ -66,7 +66,7 @@ def pull(source: Source, what: Kind, version: Version, checksum: str | None, pat
     header = source.header(what, version)
     if checksum is not None and header.hex != checksum:
         raise Gone(f"version {version} of {source.address} is another than the one that was announced")
-    slot = _mapped(path, header.size)  # which takes its time, so nobody is kept waiting meanwhile
+    slot = mapped(path, header.size)  # which takes its time, so nobody is kept waiting meanwhile
     slot[:HEADER_BYTES] = SlotHeader().encoded()
     room = memoryview(slot)
     _pull_ranges(source, what, header, room)
@@ -109,7 +109,7 @@ def _pull_ranges(source: Source, what: Kind, header: SlotHeader, room: "memoryvi
         one.result()
 
 
-def _mapped(path: Path, size: int) -> mmap.mmap:
+def mapped(path: Path, size: int) -> mmap.mmap:
     """A file of that size, as memory to write to. It is allocated now: beyond what there is, writing would kill."""
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:

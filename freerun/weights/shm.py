@@ -10,7 +10,7 @@ from torch import Tensor
 
 from freerun.core import Version, WeightsError
 from freerun.core.reports import WeightsHandle
-from freerun.weights.base import Subscriber, Tensors, each
+from freerun.weights.base import Publisher, Subscriber, Tensors, each
 from freerun.weights.slot import NONE, SlotHeader, SlotReader, SlotWriter
 
 
@@ -39,7 +39,7 @@ class Slots:
         return tensor.to(self._dtype) if narrower else tensor
 
 
-class ShmPublisher:
+class ShmPublisher(Publisher):
     def __init__(self, folder: Path, part: int = 0, dtype: torch.dtype | None = None) -> None:
         self._slots = Slots(folder, part, dtype)
 

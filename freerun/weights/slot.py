@@ -96,6 +96,7 @@ class SlotWriter:
                 put(bytes(-offset % _ALIGNMENT))
             payload_bytes = offset
             put(json.dumps([manifest, about]).encode())
+            put(b" " * (-offset % _ALIGNMENT))
             header = SlotHeader(version, hashed.intdigest(), payload_bytes, offset - payload_bytes)
             os.truncate(file, header.size)
             _write_at(file, header.encoded(), 0)

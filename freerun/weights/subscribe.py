@@ -59,10 +59,21 @@ def within_machine() -> Ways:
     return {**plain(), "ipc": _ipc}
 
 
-def of_run(scratch: Path, key: str | None) -> Ways:
+def of_run(scratch: Path, key: str | None, host: str = "127.0.0.1") -> Ways:
     """Every way that an engine of a run may be told: `scratch` is in the machine's shared memory, for all its engines;
-    whoever knows the run's key is served by its trainer."""
-    return {**within_machine(), "tcp": lambda: _tcp(scratch, key or "")}
+    whoever knows the run's key is served by its trainer; at `host` the others reach this process."""
+
+    def nccl() -> Subscriber:
+        from freerun.weights.nccl import NcclSubscriber
+
+        return NcclSubscriber(scratch, host, AnySubscriber({"tcp": tcp}))
+
+    def tcp() -> Subscriber:
+        from freerun.weights.tcp import TcpSubscriber
+
+        return TcpSubscriber(scratch, key or "")
+
+    return {**within_machine(), "tcp": tcp, "nccl": nccl}
 
 
 def _shm() -> Subscriber:
@@ -81,9 +92,3 @@ def _ipc() -> Subscriber:
     from freerun.weights.ipc import IpcSubscriber
 
     return IpcSubscriber()
-
-
-def _tcp(scratch: Path, key: str) -> Subscriber:
-    from freerun.weights.tcp import TcpSubscriber
-
-    return TcpSubscriber(scratch, key)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from freerun.core import Version, WeightsError
 from freerun.core.reports import WeightsHandle
-from freerun.weights.base import Subscriber, Tensors
+from freerun.weights.base import Publisher, Subscriber, Tensors
 from freerun.weights.delta import Deltas, apply_delta
 from freerun.weights.peer import Kind, Vanished
 from freerun.weights.pull import Source, pull
@@ -33,7 +33,7 @@ from freerun.weights.slot_server import SlotServer
 _SCHEME = "tcp://"
 
 
-class TcpPublisher:
+class TcpPublisher(Publisher):
     """Before a version takes a slot, it waits for those who are in the middle of what the slot held."""
 
     def __init__(
@@ -73,20 +73,20 @@ class TcpSubscriber(Subscriber):
 
     def fetch(self, handle: WeightsHandle) -> dict[str, Tensor]:
         self.received_bytes = 0
-        address, path = _place(handle.location)
-        if path.parent == self._folder:
+        address, path = place_of(handle.location)
+        if is_beside(self._folder, path):
             return SlotReader(path).read(handle.version, handle.checksum)
-        here = self._pulled(handle.location)
-        with _once_a_machine(here, handle) as shared:
+        here = pulled_slot(self._folder, handle.location)
+        with once_a_machine(here, handle) as shared:
             source = Source(address, self._key)
-            if not _holds(here, handle) and not self._changed(source, handle, here):
+            if not holds(here, handle) and not self._changed(source, handle, here):
                 self.received_bytes += pull(source, Kind.WHOLE, handle.version, handle.checksum, here)
             shared()
             return SlotReader(here).read(handle.version, handle.checksum)
 
     def _changed(self, source: Source, handle: WeightsHandle, here: Path) -> bool:
         """Make the version from the one before, if that is here and the publisher offers what changed."""
-        before = self._pulled(f"{handle.location[:-1]}{(handle.version - 1) % 2}")
+        before = pulled_slot(self._folder, f"{handle.location[:-1]}{(handle.version - 1) % 2}")
         if not 0 <= SlotReader(before).header().version == handle.version - 1:
             return False
         delta = here.with_suffix(".delta")
@@ -97,18 +97,25 @@ class TcpSubscriber(Subscriber):
             raise  # it would not send the whole either
         except (WeightsError, OSError, IndexError):
             return False
-        return _holds(here, handle)
-
-    def _pulled(self, location: str) -> Path:
-        return self._folder / f"pulled-{xxhash.xxh3_64_hexdigest(location.encode())}"
+        return holds(here, handle)
 
 
-def _holds(slot: Path, handle: WeightsHandle) -> bool:
+def is_beside(folder: Path, slot: Path) -> bool:
+    """Whether that folder is the publisher's own, and not only called the same on another machine."""
+    return slot.parent == folder and slot.exists()
+
+
+def pulled_slot(folder: Path, location: str) -> Path:
+    """The slot of this machine for what is published there."""
+    return folder / f"pulled-{xxhash.xxh3_64_hexdigest(location.encode())}"
+
+
+def holds(slot: Path, handle: WeightsHandle) -> bool:
     held = SlotReader(slot).header()
     return (held.version, held.hex) == (handle.version, handle.checksum)
 
 
-def _place(location: str) -> tuple[str, Path]:
+def place_of(location: str) -> tuple[str, Path]:
     """Who serves a slot, and where it lies on their machine."""
     address, slash, path = location.removeprefix(_SCHEME).partition("/")
     if not location.startswith(_SCHEME) or not slash or not address.rpartition(":")[2].isdigit():
@@ -117,16 +124,14 @@ def _place(location: str) -> tuple[str, Path]:
 
 
 @contextmanager
-def _once_a_machine(slot: Path, handle: WeightsHandle) -> Iterator[Callable[[], None]]:
+def once_a_machine(slot: Path, handle: WeightsHandle) -> Iterator[Callable[[], None]]:
     """One process at a time, until it calls what it is given: then any number, to read.
 
     Those who waited while another failed to get the same version fail with it: its source is lost, and each of them
     would wait as long again.
     """
     began_s = time.monotonic()
-    lock = os.open(slot.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(slot) as lock:
         if failed := os.read(lock, 1 << 16):
             checksum, at_s, why = json.loads(failed)
             if checksum == handle.checksum and at_s > began_s:
@@ -137,5 +142,14 @@ def _once_a_machine(slot: Path, handle: WeightsHandle) -> Iterator[Callable[[], 
             os.ftruncate(lock, 0)
             os.pwrite(lock, json.dumps([handle.checksum, time.monotonic(), str(error)]).encode(), 0)
             raise
+
+
+@contextmanager
+def locked(slot: Path) -> Iterator[int]:
+    """The slot's lock, which ends with its process, however that ends."""
+    lock = os.open(slot.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield lock
     finally:
         os.close(lock)

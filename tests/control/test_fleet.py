@@ -123,7 +123,7 @@ clusters = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(clusters)
 def test_engines_come_and_go(world: Cluster) -> None:
     run_fast(asyncio.wait_for(world.go(), 1e6))

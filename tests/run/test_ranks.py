@@ -43,6 +43,7 @@ async def work_until_it_fails(run: Prepared, folder: Path) -> None:
         assert result.version == 1
         assert result.weights
         assert result.weights.version == 1
+        assert [(part.backend, part.version) for part in result.weights.parts] == [("shm", 1)] * 2
         with pytest.raises(TrainerError, match="a batch for version 0 came to a trainer at version 1"):
             await trainer.step(fine)
         with pytest.raises(TrainerError, match="version 7 is gone"):

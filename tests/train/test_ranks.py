@@ -7,11 +7,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from freerun.core import WeightsError
 from freerun.train.checkpoint import CheckpointWriter, load_checkpoint
 from freerun.train.checkpoint_folder import CheckpointFolder
 from freerun.train.config import TrainConfig
 from freerun.train.learner import Learner
 from freerun.train.ranks import ALONE, Ranks
+from freerun.weights.base import of_parts
+from freerun.weights.shm import ShmPublisher
+from freerun.weights.subscribe import AnySubscriber
 from tests.tiny import tiny_decoder, tiny_folder
 from tests.train.processes import together
 from tests.train.test_learner import random_batch
@@ -84,6 +88,20 @@ def resumed(checkpoint: Path, ranks: Ranks) -> dict[str, torch.Tensor]:
     return learned(learner, range(learner.version, 5))
 
 
+def published(learner: Learner, folder: Path, ranks: Ranks) -> dict[str, Any]:
+    """What an engine gets of a version whose parts the ranks published, and how many bytes each had."""
+    publisher = ShmPublisher(folder, ranks.rank)
+    handle = of_parts(ranks.each(lambda: publisher.publish(7, learner.policy.part())))
+    fetched = AnySubscriber().fetch(handle)
+    refused = ""
+    try:
+        ranks.each(lambda: publisher.publish(7 + ranks.rank, {}))  # the first has published a version 7 already
+    except WeightsError as error:
+        refused = str(error)
+    sizes = [Path(part.location).stat().st_size for part in handle.parts]
+    return {"fetched": fetched, "whole": learner.policy.tensors(), "sizes": sizes, "refused": refused}
+
+
 def rank(number: int, folder: Path) -> None:
     """What each of the pair does."""
     torch.set_num_threads(1)
@@ -98,6 +116,7 @@ def rank(number: int, folder: Path) -> None:
     results["unbroken"] = learned(student(0, ranks), range(5))
     first = student(0, ranks)
     learned(first, range(1))
+    results["published"] = published(first, folder, ranks)
     saved(first, folder / "by two", ranks)
     results["resumed"] = resumed(folder / "by two" / "step-3", ranks)
     results["resumed by two"] = resumed(folder / "by one" / "step-3", ranks)
@@ -150,6 +169,17 @@ def assert_same_lesson(name: str, one: dict[str, Any], two: dict[str, Any]) -> N
         assert few["kept_share"] == 0, "a step that teaches nothing is one too"
     else:
         assert few["grad_norm"] > 0.01
+
+
+def test_each_rank_publishes_a_part_of_a_version(pair: tuple[Path, dict[str, Any]]) -> None:
+    found, alone = pair[1]["published"], student(0, ALONE)
+    learned(alone, range(1))
+    assert_close(alone.policy.tensors(), found["fetched"], 1e-4)
+    assert_close(found["whole"], found["fetched"], 0.0)
+    assert dict(alone.policy.part()).keys() == found["whole"].keys(), "one rank alone has it all"
+    small, large = sorted(found["sizes"])
+    assert small > 0.4 * (small + large)
+    assert found["refused"] == "versions only go up: 7 cannot follow 7", "each rank hears what one of them refused"
 
 
 def test_two_ranks_learn_the_same_from_branches(pair: tuple[Path, dict[str, Any]]) -> None:

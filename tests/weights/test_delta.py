@@ -12,7 +12,7 @@ from torch import Tensor
 
 from freerun.weights.delta import Elements, apply_delta, decode, encode, write_delta
 from freerun.weights.slot import SlotReader, SlotWriter
-from freerun.weights.tcp import TcpPublisher, TcpSubscriber
+from freerun.weights.tcp import TcpPublisher, TcpSubscriber, pulled_slot
 from tests.weights.test_tcp import KEY, equal, folder
 
 
@@ -104,10 +104,11 @@ def test_only_what_changed_travels(publisher: TcpPublisher, tmp_path: Path) -> N
 
 def test_the_whole_is_taken_where_the_delta_is_wrong(publisher: TcpPublisher, tmp_path: Path) -> None:
     subscriber = TcpSubscriber(folder(tmp_path / "engine"), KEY)
-    before = subscriber._pulled(handle.location) if (handle := publisher.publish(0, weights(0))) else None
+    handle = publisher.publish(0, weights(0))
     subscriber.fetch(handle)
-    assert before is not None
-    with open(before, "r+b") as slot:  # what is here of the version before is not what it says
+    with open(
+        pulled_slot(tmp_path / "engine", handle.location), "r+b"
+    ) as slot:  # what is here of the version before is not what it says
         slot.seek(1000)
         slot.write(b"damage")
     handle = publisher.publish(1, weights(0, 100))

@@ -163,7 +163,7 @@ class Cluster:
 
     async def __aenter__(self) -> Self:
         try:
-            self._server = await asyncio.start_server(self._admit, *self._where)
+            self._server = await asyncio.start_server(self._connected, *self._where)
         except OSError as error:
             where = f"{self._where[0]}:{self._where[1]}"
             why = os.strerror(error.errno) if error.errno else str(error)
@@ -213,11 +213,13 @@ class Cluster:
             await self._changed.wait_for(lambda: name in self._hosts and not self._hosts[name].lost.done())
         return self._hosts[name]
 
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._admit(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One node, from its greeting until it is lost."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
         try:
             await self._serve(await admit(reader, writer, self._key, metadata.version("freerun")))
         except (LinkRefused, LinkLost, OSError, TimeoutError) as error:
@@ -225,7 +227,6 @@ class Cluster:
             if self._refused <= _REFUSALS:
                 self.note(f"a machine at {_peer(writer)} was not admitted: {error or 'it did not answer'}")
         finally:
-            self._tasks.discard(task)
             writer.transport.abort()
 
     async def _serve(self, link: Link) -> None:
