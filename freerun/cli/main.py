@@ -232,13 +232,32 @@ def node(
 
 
 @app.command()
-def doctor() -> None:
-    """Say what this machine can do."""
-    from freerun.commands.doctor import examine
+def doctor(
+    overrides: Overrides = None,
+    cluster: Annotated[
+        Path | None, typer.Option(help="Try the machines that this run asks for, and all links.", metavar="RUN.yaml")
+    ] = None,
+) -> None:
+    """Say what this machine can do; with --cluster, also what the machines of a run can."""
+    from freerun.commands.doctor import Finding, examine
 
     console = Console(highlight=False)
-    for finding in examine():
+
+    def show(finding: Finding) -> None:
         console.print(f"{finding.mark} {escape(finding.what)}", soft_wrap=True)
+
+    if cluster is None:
+        for finding in examine():
+            show(finding)
+        return
+    from freerun.commands.doctor_cluster import examine_cluster
+
+    async def try_all() -> None:
+        config, _ = _load(cluster, overrides)
+        async for finding in examine_cluster(config, lambda said: console.print(escape(said), style="dim")):
+            show(finding)
+
+    run_to_end(try_all(), lambda: "stopped: the machines have left")
 
 
 @app.command()
