@@ -1,7 +1,10 @@
 """The trainer as the controller sees it: a process elsewhere, reached over ZeroMQ."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from secrets import token_hex
 from typing import Any, Self
 
 import msgspec
@@ -13,7 +16,7 @@ from freerun.core.clock import Clock
 from freerun.core.lost import Losable
 from freerun.core.reports import StepResult, WeightsHandle
 from freerun.train.messages import in_parts, opening, samples_message
-from freerun.train.protocol import METHODS, BatchHead, Checkpoint, GroupHead
+from freerun.train.protocol import METHODS, BatchHead, Checkpoint, Copied, GroupHead
 from freerun.train.sockets import connect
 
 
@@ -64,9 +67,10 @@ class RemoteTrainer:
     async def save(self, folder: str) -> None:
         await self._call("save", folder)
 
-    async def checkpoint(self, version: Version, folder: str, control: str) -> list[str]:
-        notes: list[str] = await self._call("checkpoint", Checkpoint(version, folder, control))
-        return notes
+    async def checkpoint(self, version: Version, folder: str, control: str) -> Copied:
+        with _token(Path(folder)) as token:
+            copied: Copied = await self._call("checkpoint", Checkpoint(version, folder, control, token))
+        return copied
 
     async def written(self) -> None:
         await self._call("written", None)
@@ -89,3 +93,17 @@ class RemoteTrainer:
         if status == b"error":
             raise TrainerError(*msgspec.msgpack.decode(payload, type=tuple[str, str]))
         return msgspec.msgpack.decode(payload, type=METHODS[method][1])
+
+
+@contextmanager
+def _token(folder: Path) -> Iterator[str]:
+    """The name of a file that is in that folder for now. Where that cannot be, the trainer will say why."""
+    token = folder / f".asked-{token_hex(8)}"
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        token.touch()
+    try:
+        yield token.name
+    finally:
+        with suppress(OSError):
+            token.unlink()

@@ -28,6 +28,7 @@ from freerun.engines.scripted import Script, ScriptedEngine
 from freerun.rewards.base import JudgedSample, JudgeReason, Verdict
 from freerun.rollouts.base import GroupRollout
 from freerun.rollouts.single_turn import SingleTurn
+from freerun.train.protocol import Copied
 from tests.fakeclock import run_fast
 
 
@@ -194,7 +195,7 @@ class ScriptedTrainer:
     async def save(self, folder: str) -> None:
         raise AssertionError
 
-    async def checkpoint(self, version: int, folder: str, control: str) -> list[str]:
+    async def checkpoint(self, version: int, folder: str, control: str) -> Copied:
         raise AssertionError
 
     async def written(self) -> None:
