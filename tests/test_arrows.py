@@ -76,6 +76,7 @@ HOMES = {
     "vllm": {"engines/external/inside_vllm/freerun_worker.py"},
     "zmq": {"train/remote.py", "train/sockets.py", "train/worker.py"},
     "aiohttp": {"engines/http.py", "engines/external/client.py", "rollouts/agents/http.py"},
+    "ray": {"run/ray.py"},
     "typer": {"cli/main.py", "cli/bench.py", "cli/stopping.py"},
 }
 
