@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rollouts": {"engines", "rewards", "machine"},
     "control": {"train", "engines", "rollouts", "data", "rewards"},
     "config": {"control", "train", "engines", "rollouts", "data", "rewards", "models", "weights"},
-    "plan": {"config", "train", "engines", "rewards", "models", "machine"},
+    "plan": {"config", "train", "engines", "rewards", "models", "weights", "machine"},
     "run": {"plan", "config", "control", "observe", "train", "engines", "weights", "rollouts", "data", "rewards"}
     | {"models", "machine"},
     "commands": {"run", "plan", "config", "control", "observe", "train", "engines", "weights", "data", "rewards"}
@@ -76,6 +76,7 @@ HOMES = {
     "vllm": {"engines/external/inside_vllm/freerun_worker.py"},
     "zmq": {"train/remote.py", "train/sockets.py", "train/worker.py"},
     "aiohttp": {"engines/http.py", "engines/external/client.py", "rollouts/agents/http.py"},
+    "ray": {"run/ray.py"},
     "typer": {"cli/main.py", "cli/bench.py", "cli/stopping.py"},
 }
 

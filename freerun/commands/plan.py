@@ -7,6 +7,7 @@ from itertools import groupby
 from freerun.config.load import config_of
 from freerun.config.preset import preset_notes, refuse_unmade
 from freerun.config.tree import RunConfig
+from freerun.machine.device import choose_device
 from freerun.machine.machines import Machine
 from freerun.models.published import ExpertShape, shape_to_plan_by
 from freerun.models.shape import Shape
@@ -15,7 +16,7 @@ from freerun.plan.imagined import gpu_gib_of, gpus_a_machine, imagined_machines,
 from freerun.plan.lengths import Lengths, lengths_of
 from freerun.plan.memory import MemoryPlan
 from freerun.plan.placement import Placement
-from freerun.plan.update import update_in_words
+from freerun.plan.update import plan_way, update_in_words
 
 
 def describe_plan(
@@ -47,17 +48,19 @@ def _lines(config: RunConfig, shape: Shape, is_published: bool, lengths: Lengths
     yield from indented("machines", machines_in_words(fitting.placement))
     if fitting.plan:
         yield from indented("memory", memory_in_words(fitting.plan.memory))
-    yield from indented("weights", update_in_words(config, shape, fitting.placement))
+    device = choose_device(bool(fitting.placement.gpus))
+    way = plan_way(config, fitting.placement, config.engine.on(device), device)
+    yield from indented("weights", update_in_words(way, shape, fitting.placement))
     yield (
         f"batch      {config.control.groups_per_step} groups × {config.rollout.group_size} samples = "
         f"{config.batch_samples:,} a step, in {config.train.minibatches} minibatch(es); sequences of up to "
         f"{lengths.sequence:,} tokens; η {config.control.max_staleness}"
     )
-    trained = "" if not isinstance(shape, ExpertShape) else ", but Freerun cannot train a mixture of experts yet"
+    untrained = ["Freerun cannot train a mixture of experts yet"] if isinstance(shape, ExpertShape) else []
     if fitting.plan:
-        yield f"fits       yes{trained}"
+        yield ", but ".join(["fits       yes", *untrained])
     else:
-        yield from indented("fits", [f"no: {fitting.why_not}", *fitting.would])
+        yield from indented("fits", [f"no: {fitting.why_not}", *fitting.would, *untrained])
     for note in preset_notes(config.preset) if config.preset else []:
         yield f"note       {note}"
 
@@ -90,7 +93,7 @@ def machines_in_words(placement: Placement) -> Iterator[str]:
 def _hardware(machine: Machine) -> str:
     kinds = Counter(map(str, machine.gpus))
     gpus = ", ".join(f"{count} × {kind}" for kind, count in kinds.items())
-    return gpus or f"{machine.processors} processors"
+    return gpus or "no GPU"
 
 
 def _roles(placement: Placement, machine: Machine) -> str:

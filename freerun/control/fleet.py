@@ -85,8 +85,8 @@ class Fleet:
         if engine := self._all.pop(name, None):
             self._router.take_out(engine)
             self._out.discard(engine)
+            self._observer.note(f"{name} is lost, and the {engine.groups} groups it had begin afresh: {why}")
             engine.lose(why)
-            self._observer.note(f"{name} is lost: {why}")
             self._observer.engine_out(name, f"lost: {why}")
             self._events.put_nowait(why)
             self._changed()

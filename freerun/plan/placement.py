@@ -148,17 +148,18 @@ def _on_gpus(config: RunConfig, numbers: GpuNumbers, kind: RunKind, evaluates: b
 def _on_cpus(
     config: RunConfig, machines: Sequence[Machine], kind: RunKind, evaluates: bool
 ) -> tuple[list[Place], list[Place]]:
-    """One engine or rank a machine: the last quarter of the machines trains, or as many as there are to be ranks."""
-    names, ranks = [machine.name for machine in machines], config.train.ranks
+    """One engine or rank a machine, more ranks where several share each sequence: the last quarter of the machines
+    trains, or as many as there are to be ranks."""
+    names, ranks, together = [machine.name for machine in machines], config.train.ranks, config.train.context_parallel
     if not kind.trains:
         return [Place(name) for name in names], []
     if len(names) == 1:
-        return [Place(names[0])], [Place(names[0])] * (ranks or 1)
+        return [Place(names[0])], [Place(names[0])] * (ranks or together)
     alone = kind is RunKind.SFT and not evaluates
     most = len(names) if alone or config.engine.urls else len(names) - 1
     quarter = most if kind is RunKind.SFT or config.engine.urls else max(1, len(names) // 4)
     training = names[-min(ranks or quarter, most) :]
-    count = ranks or len(training)
+    count = ranks or -(-len(training) // together) * together
     generating = [name for name in names if name not in training] or names
     return (
         [Place(name) for name in generating],

@@ -5,6 +5,7 @@ that join. An engine that ends by itself again and again is given up; when all a
 """
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
@@ -14,6 +15,8 @@ from freerun.core import FreerunError, MachineLost
 from freerun.engines.base import Engine
 from freerun.engines.http import HttpEngine
 from freerun.plan.plan import Assignment
+from freerun.run.child import SERVER_KEY
+from freerun.run.given import check_engine
 from freerun.run.starter import StartedEngine, Starter
 
 _DEATHS = 3
@@ -33,8 +36,10 @@ class Joined(Protocol):
 class KeptEngines:
     """An async context manager, which holds the connections."""
 
-    def __init__(self, starter: Starter, note: Callable[[str], None]) -> None:
-        self._starter, self._note = starter, note
+    def __init__(self, starter: Starter, vocab_size: int, note: Callable[[str], None]) -> None:
+        self._starter, self._vocab_size, self._note = starter, vocab_size, note
+        self.given: list[HttpEngine] = []
+        """Those that run already."""
         self._stack = AsyncExitStack()
         self._started: dict[str, tuple[Assignment, StartedEngine]] = {}
         self._left = 0
@@ -46,17 +51,25 @@ class KeptEngines:
         await self._stack.aclose()
 
     async def start(self, assignment: Assignment) -> HttpEngine:
-        """For the first time: what keeps it from starting is raised."""
+        """For the first time: what keeps it from starting is raised. One of our own that runs already only has to be
+        reached."""
+        if assignment.url and self._starter.config.engine.kind == "embedded":
+            key = os.environ.get(SERVER_KEY)
+            given = await self._stack.enter_async_context(HttpEngine(assignment.url, key))
+            await check_engine(given, self._vocab_size)
+            self.given.append(given)
+            return given
         started = await self._starter.engine(assignment)
         self._started[assignment.process] = assignment, started
         return await self._connected(started)
 
     async def keep(self, runs: Mapping[str, Joined]) -> None:
-        """Never returns. `runs` has whom each engine works for, by its name."""
-        self._left = len(runs)
+        """Never returns, unless all of them are given. `runs` has whom each engine works for, by its name."""
+        kept = [(*self._started[name], run) for name, run in runs.items() if name in self._started]
+        self._left = len(kept)
         async with asyncio.TaskGroup() as all_of_them:
-            for name, run in runs.items():
-                all_of_them.create_task(self._keep(*self._started[name], run))
+            for assignment, started, run in kept:
+                all_of_them.create_task(self._keep(assignment, started, run))
 
     async def _keep(self, assignment: Assignment, started: StartedEngine, run: Joined) -> None:
         name, deaths = assignment.process, 0

@@ -19,12 +19,15 @@ from freerun.machine.garbage import freeze_heap
 from freerun.observe.folder import RunFolder
 from freerun.observe.live import view
 from freerun.observe.report import reported
+from freerun.plan.placement import EVALUATOR
 from freerun.rollouts.base import GroupRollout
 from freerun.rollouts.load import make_rollout
 from freerun.run.agents import AgentServices
 from freerun.run.checkpoints import Checkpointer, saved
 from freerun.run.evaluating import evaluator_of
+from freerun.run.given import check_model
 from freerun.run.hosts import Hosts, hosts_of
+from freerun.run.kept import Joined
 from freerun.run.observed import Observed
 from freerun.run.prepare import Prepared
 from freerun.run.resume import again
@@ -115,6 +118,8 @@ async def _train(run: Run, running: RunProcesses, start: Start, observed: Observ
     """The loop with what goes on beside it: engines watched, versions evaluated, checkpoints kept."""
     config, trainer, everybody = running.prepared.config, running.trainer, observed.all
     latest = await trainer.publish()
+    for given in running.kept.given:
+        await check_model(given, trainer)
     await run.begin(latest)
     start.begun(running.prepared)
     beside = None
@@ -133,7 +138,7 @@ async def _train(run: Run, running: RunProcesses, start: Start, observed: Observ
         async with (
             saved(checkpointer.checkpoint, checkpointer.written, checkpointer.weights),
             background(watch_engines(run)),
-            background(running.kept.keep(dict.fromkeys(running.engines, run) if running.apart else {})),
+            background(running.kept.keep(_who_loses(run, beside, running))),
         ):
             await control_train(run)
             if beside:
@@ -143,6 +148,12 @@ async def _train(run: Run, running: RunProcesses, start: Start, observed: Observ
     finally:
         if beside:
             beside.cancel()
+
+
+def _who_loses(run: Run, beside: EvaluateBeside | None, running: RunProcesses) -> dict[str, Joined]:
+    """Who is to be told when an engine is lost or back, by its name; nobody where losing one ends the run."""
+    evaluator: dict[str, Joined] = {EVALUATOR: beside} if beside else {}
+    return {**dict.fromkeys(running.engines, run), **evaluator} if running.apart else {}
 
 
 async def watch_engines(run: Run) -> None:

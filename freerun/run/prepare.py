@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from freerun.config.preset import refuse_unmade
 from freerun.config.text import Origins
 from freerun.config.tree import RunConfig
-from freerun.core import DataError, FinishReason, Sample, Task
+from freerun.core import ConfigError, DataError, FinishReason, Sample, Task
 from freerun.core.nouns import NOT_SAMPLED, VersionRuns
 from freerun.core.observer import Observer
 from freerun.data.stream import TaskStream
@@ -30,6 +31,7 @@ from freerun.rollouts.load import load_own
 from freerun.rollouts.template import template_of
 from freerun.run.guests import load_guests
 from freerun.run.identity import identity
+from freerun.run.ray import NO_RAY
 
 
 @dataclass
@@ -87,6 +89,7 @@ class Prepared:
 def prepare(config: RunConfig, origins: Origins, rollout: Rollout | None = None) -> Prepared:
     """For `train`: also that a batch can be filled, and that the run fits the model and the machine. `rollout` is one
     that is at hand already; else the configuration's is loaded."""
+    _check_launcher(config)
     own, guests = rollout or load_own(config.rollout), load_guests(config.observers)
     prepared = _load(config, origins, own)
     prepared.guests += guests
@@ -113,6 +116,7 @@ def prepare_sft(config: RunConfig, origins: Origins) -> Prepared:
 
 def prepare_eval(config: RunConfig, origins: Origins) -> Prepared:
     """Held-out tasks only; without `held_out`, those of `data`."""
+    _check_launcher(config)
     config.reward.check()
     own = load_own(config.rollout)
     shape, tokenizer = _load_model(config)
@@ -157,6 +161,11 @@ def _asked(task: Task) -> str:
     if task.prompt_tokens or task.prompt:
         return repr(task.prompt_tokens or (task.prompt, task.messages))
     return repr({key: value for key, value in task.extra.items() if key != "id"})
+
+
+def _check_launcher(config: RunConfig) -> None:
+    if config.launcher == "ray" and find_spec("ray") is None:
+        raise ConfigError(NO_RAY)
 
 
 def _load_model(config: RunConfig) -> tuple[Shape, Any]:

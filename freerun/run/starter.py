@@ -19,7 +19,6 @@ from freerun.rewards.pools import PoolSettings
 from freerun.run.child import EngineSettings, TrainerSettings
 from freerun.run.hosts import Hosts
 from freerun.train.remote import RemoteTrainer
-from freerun.weights.way import WeightsWay, choose_way
 
 
 @dataclass(frozen=True)
@@ -47,6 +46,8 @@ class Starter:
         """As soon as its machine is there; returns when it can be reached. Without it the run cannot go on, unless it
         is on a machine that can be lost: then it is the caller's to see to it when it ends."""
         name, engine = assignment.process, self.plan.engine_settings(assignment)
+        if assignment.url:
+            engine = engine.model_copy(update={"urls": (assignment.url,)})
         host = await self.hosts.host(assignment.machine)
         settings = EngineSettings(self._model, engine.plain(), host.machine.address, host.scratch)
         child = await self.processes.begin(
@@ -58,6 +59,7 @@ class Starter:
         """All ranks, at the same time: each waits for the others. Returns when the first can be reached. Supervised
         training is at temperature 1: nothing in it is sampled."""
         config, plan = self.config, self.plan
+        assert plan.way is not None, "a run that trains has one"
         hosts = [await self.hosts.host(one.machine) for one in plan.ranks]
         first = TrainerSettings(
             self._model,
@@ -68,7 +70,7 @@ class Starter:
             f"tcp://{hosts[0].machine.address}:*" if self.hosts.apart else f"ipc://{self.hosts.scratch}/trainer",
             hosts[0].machine.address,
             hosts[0].scratch,
-            self._way,
+            plan.way,
             str(checkpoint.absolute()) if checkpoint else None,
             rendezvous=await self._rendezvous(hosts),
         )
@@ -84,19 +86,6 @@ class Starter:
         environment = {IMPORT_PATH: f"{import_path()}{os.pathsep}{Path.cwd()}"} | self._key_on(host)
         child = await self.processes.begin(name, "judge", settings, 1, environment, host, vital=False)
         return child, await _ready(child, host)
-
-    @property
-    def _way(self) -> WeightsWay:
-        """How versions get from the trainer to the engines."""
-        plan, device = self.plan, self.plan.train.device
-        fetching = [*plan.engines, *([plan.evaluator] if plan.evaluator else [])]
-        on_gpus = self.config.engine.kind == "embedded" and device == "cuda"
-        return choose_way(
-            self.config.weights,
-            [rank.machine for rank in plan.ranks],
-            {engine.machine for engine in fetching},
-            *(device, plan.engine.dtype, on_gpus),
-        )
 
     async def _rendezvous(self, hosts: list[Host]) -> str:
         if self.hosts.apart:

@@ -47,6 +47,7 @@ def test_other_machines_than_the_presets() -> None:
     text = told("areal-32b-code", machines=2)
     assert "fits       no: machine 2: GPU 8" in text
     assert "the largest model that fits is deepseek-ai/DeepSeek-R1-Distill-Qwen-14B" in text
+    assert "\n           Freerun cannot train a mixture of experts yet" in told("sea-30b-a3b", gpu_gib=40)
     with pytest.raises(ConfigError, match="`freerun demo --preset sea-8b-small` makes it"):
         told("sea-8b-small")
 

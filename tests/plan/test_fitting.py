@@ -94,14 +94,20 @@ def test_machines_are_imagined_as_the_configuration_says() -> None:
 
 
 def test_what_an_update_moves() -> None:
-    def told(machines: int, gpus: int, *overrides: str) -> list[str]:
-        run = config("launcher=nodes", *overrides)
-        return list(update_in_words(run, LARGE, place(run, imagined_machines(machines, gpus))))
+    def told(machines: int, gpus: int, *overrides: str, launcher: str = "nodes") -> list[str]:
+        run, there = (
+            config(f"launcher={launcher}", "train.recompute=true", *overrides),
+            imagined_machines(machines, gpus, 200),
+        )
+        plan = make_plan(run, LARGE, LENGTHS, machines=there)
+        assert plan.way is not None
+        return list(update_in_words(plan.way, LARGE, plan.placement))
 
     (apart,) = told(4, 8)
     assert apart.endswith("GiB a version (bfloat16) to 3 machine(s): 42.3 GiB a step between machines, by NCCL"), apart
     assert told(4, 8, "engine.kind=vllm")[0].endswith("by TCP, once a machine")
-    assert told(1, 2)[0].endswith("by CUDA IPC, within the machine")
-    assert told(1, 8)[0].endswith("by shared memory, within the machine"), "two ranks have a share each"
+    assert told(1, 2, launcher="local")[0].endswith("by CUDA IPC, within the machine")
+    assert told(1, 8, launcher="local")[0].endswith("by shared memory, within the machine"), "ranks have a share each"
+    assert told(1, 8)[0].endswith("by NCCL, within the machine"), "others may join"
     assert "(float32)" in told(3, 0)[0]
     assert "weights.deltas" in told(4, 8, "weights.deltas=true")[1]

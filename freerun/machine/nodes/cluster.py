@@ -18,7 +18,7 @@ from typing import Self
 from freerun.core import ConfigError, MachineLost
 from freerun.core.clock import Clock
 from freerun.machine.machines import Machine
-from freerun.machine.nodes.agent import SCRATCH
+from freerun.machine.nodes.agent import SCRATCH, own_packages
 from freerun.machine.nodes.clock import NodeClock
 from freerun.machine.nodes.key import run_key
 from freerun.machine.nodes.link import Link, LinkLost, LinkRefused, admit
@@ -54,8 +54,10 @@ class NodeHost:
 
     scratch = SCRATCH
 
-    def __init__(self, machine: Machine, id: str, link: Link) -> None:
-        self.machine, self.id = machine, id
+    def __init__(self, machine: Machine, offer: Offer, link: Link) -> None:
+        self.machine, self.id = machine, offer.id
+        self.packages = offer.packages
+        """Versions, by name."""
         self._clock = NodeClock()
         self.clock: Clock = self._clock
         self._link = link
@@ -182,6 +184,10 @@ class Cluster:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     @property
+    def listens_at(self) -> str:
+        return self._where[0]
+
+    @property
     def port(self) -> int:
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -229,7 +235,7 @@ class Cluster:
         async with asyncio.timeout(_OFFER_S):
             offer: Offer = await link.receive(Offer)
         machine = self._machine(offer)
-        host = NodeHost(machine, offer.id, link)
+        host = NodeHost(machine, offer, link)
         link.send(Welcome(name=machine.name, run=self.run))
         serving = asyncio.create_task(host.serve())
         try:
@@ -269,7 +275,14 @@ class Cluster:
         return name
 
     async def _check_reachable(self, host: NodeHost) -> None:
-        port, machine = await host.ask("open port"), host.machine
+        machine = host.machine
+        try:
+            port = await host.ask("open port")
+        except ConfigError:
+            raise ConfigError(
+                f"machine {machine.name} says that it is at {machine.address}, where it cannot listen: give it one of "
+                "its own addresses by `freerun node --address`"
+            ) from None
         try:
             async with asyncio.timeout(_REACH_S):
                 _, writer = await asyncio.open_connection(machine.address, int(port))
@@ -290,7 +303,7 @@ class Cluster:
                 "times in logs and shared folders will mislead"
             )
         for package in ("torch", "transformers"):
-            theirs, ours = offer.packages.get(package), _version(package)
+            theirs, ours = offer.packages.get(package), own_packages().get(package)
             if theirs and ours and theirs.split("+")[0] != ours.split("+")[0]:
                 self.note(f"machine {machine.name} has {package} {theirs}, this one {ours}: install the same on both")
 
@@ -310,9 +323,3 @@ def _peer(writer: asyncio.StreamWriter) -> str:
 def _described(machine: Machine) -> str:
     gpus = f", {len(machine.gpus)} GPU(s)" if machine.gpus else ""
     return f"{machine.address}: {machine.processors} processors, {machine.memory / 2**30:.0f} GiB{gpus}"
-
-
-def _version(package: str) -> str | None:
-    with suppress(metadata.PackageNotFoundError):
-        return metadata.version(package)
-    return None
