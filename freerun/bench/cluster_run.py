@@ -17,6 +17,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
+from freerun.bench.audit import RunLog
 from freerun.bench.namespaces import MachineNamespace
 from freerun.core.errors import FreerunError
 from freerun.machine.nodes.key import KEY
@@ -112,9 +113,13 @@ class MachineRun:
 
     def train(self) -> AbstractAsyncContextManager[Process]:
         cluster = ["launcher=nodes", f"resources.machines={len(self.machines) - 1}", f"cluster.listen={self.where}"]
-        observer = f"observers=[{{name: freerun.bench.audit:RunLog, file: {self.log}}}]"
         return self._controller(
-            "train", *self.settings, f"runs={runs_in(self.folder)}", f"name={self.name}", *cluster, observer
+            "train",
+            *self.settings,
+            f"runs={runs_in(self.folder)}",
+            f"name={self.name}",
+            *cluster,
+            RunLog.setting(self.log),
         )
 
     def resume(self, *overrides: str) -> AbstractAsyncContextManager[Process]:
