@@ -2,7 +2,7 @@
 
 Machines are network namespaces (`namespaces.py`), and the commands are the user's (`cluster_run.py`). Three parts:
 
-1. The demo learns on this machine and on three: the controller's, an engine's and the trainer's. Tokens trained a
+1. The demo learns on one machine and on three: the controller's, an engine's and the trainer's. Tokens trained a
    second are compared, and the staleness bound must hold on both.
 2. On four machines, two of them with engines, the cable of an engine's is cut in the middle of the run, and mended once
    the run has noticed. The run goes on; the engine comes back with the newest version.
@@ -26,7 +26,7 @@ from rich.console import Console
 from freerun.bench.audit import RunLog
 from freerun.bench.cluster_cut import ORPHANS_S, Cuts, cut_cables
 from freerun.bench.cluster_run import MachineRun, finished, freerun, runs_in
-from freerun.bench.namespaces import machines, unavailable
+from freerun.bench.namespaces import MachineNamespace, machines, unavailable
 from freerun.commands.demo import LETTERS, WARM_UP, demo_config, write_tasks
 from freerun.models.tiny import make_model
 from freerun.observe.folder import RunFolder, iter_lines
@@ -102,7 +102,7 @@ async def bench_cluster(steps: int | None, seed: int, together: bool, json_only:
 def _show(local: Learned, apart: Learned, cut: Cuts, bound: int, console: Console) -> None:
     engine, trainer = cut.engine, cut.trainer
     told = {
-        "on this machine": f"reward {local.before:.2f} -> {local.after:.2f}, {local.tokens_per_s:,.0f} tokens/s",
+        "on one machine": f"reward {local.before:.2f} -> {local.after:.2f}, {local.tokens_per_s:,.0f} tokens/s",
         "on three": f"reward {apart.before:.2f} -> {apart.after:.2f}, {apart.tokens_per_s:,.0f} tokens/s",
         "staleness": f"at most {max(local.stalest, apart.stalest, cut.stalest)} (bound {bound})",
         "an engine's cable": f"noticed after {engine.noticed_s:.1f} s, {engine.steps_meanwhile} steps without it, back "
@@ -135,14 +135,14 @@ async def _warmed_up(runs: Path, seed: int, console: Console) -> Path:
 async def _learn(
     made: Path, settings: Sequence[str], steps: int | None, together: bool, console: Console
 ) -> tuple[Learned, Learned]:
-    """Here, and on three machines: one after the other, or at the same time, where other programs use the machine."""
+    """On one machine and on three: one after the other, or at the same time, where other programs use the cores."""
     changes = [f"control.steps={steps}", f"train.decay_steps={steps}"] if steps else []
     settings = [*settings, *changes]
     with ExitStack() as stack:
-        places = stack.enter_context(machines("controller", "engine", "trainer"))
+        alone, *places = stack.enter_context(machines("alone", "controller", "engine", "trainer"))
         run, log = MachineRun(places, settings, made, "apart"), made / "local.jsonl"
-        stack.enter_context(console.status("the demo learns on this machine, and on three"))
-        here, there = _local(made, log, settings), _apart(run)
+        stack.enter_context(console.status("the demo learns on one machine, and on three"))
+        here, there = _local(alone, made, log, settings), _apart(run)
         if together:
             await asyncio.gather(here, there)
         else:
@@ -154,10 +154,10 @@ async def _learn(
     return Learned.of(runs_in(made) / "local", local.tokens_per_s), Learned.of(run.run, apart.tokens_per_s)
 
 
-async def _local(made: Path, log: Path, settings: Sequence[str]) -> None:
+async def _local(machine: MachineNamespace, made: Path, log: Path, settings: Sequence[str]) -> None:
     """With the same observer as the other."""
     printed, where = made / "local.txt", [f"runs={runs_in(made)}", "name=local"]
-    async with freerun("train", *settings, *where, RunLog.setting(log), log=printed) as process:
+    async with freerun(machine, "train", *settings, *where, RunLog.setting(log), log=printed) as process:
         await finished(process, printed)
 
 
