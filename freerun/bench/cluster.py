@@ -89,7 +89,8 @@ def _show(local: Learned, apart: Learned, cut: Cuts, bound: int, console: Consol
         "staleness": f"at most {max(local.stalest, apart.stalest, cut.stalest)} (bound {bound})",
         "an engine's cable": f"noticed after {engine.noticed_s:.1f} s, {engine.steps_meanwhile} steps without it, back "
         f"{engine.back_s:.1f} s after it was mended and {engine.late_s:.1f} s after it could be asked",
-        "the trainer's": f"ended after {trainer.noticed_s:.1f} s: {trainer.cause}",
+        "the trainer's": f"noticed after {trainer.noticed_s:.1f} s, and ended after {trainer.ended_s:.1f} s with "
+        f"{trainer.cause!r}",
         "the trainer's, waited for": f"a step {cut.waited_s:.1f} s after it was mended",
         f"left after {ORPHANS_S:.0f} s": str({**engine.left, **trainer.left} or "no process on any machine"),
         "trained groups": f"{cut.audit.trained:,}: {cut.audit.lost} tasks lost, {cut.audit.twice} trained twice",

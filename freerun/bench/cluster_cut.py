@@ -45,7 +45,8 @@ class EngineCut:
 @dataclass(frozen=True)
 class TrainerCut:
     noticed_s: float
-    """Until the run had ended."""
+    ended_s: float
+    """Until the run had ended, all its processes included."""
     cause: str
     """What it said last."""
     left: dict[str, list[int]]
@@ -96,12 +97,13 @@ async def _cut_trainer(run: MachineRun, process: Process) -> TrainerCut:
     (machine,) = run.who("trainer")
     machine.cut()
     cut_s = time.monotonic()
+    noticed_s = await run.noted(["machine ", f"({machine.address}) is lost"], process, _SOON_S) - cut_s
     await asyncio.wait_for(process.wait(), _SOON_S)
-    noticed_s = time.monotonic() - cut_s
+    ended_s = time.monotonic() - cut_s
     await asyncio.sleep(max(0.0, cut_s + ORPHANS_S - time.monotonic()))
     left = run.left(run.machines)
     machine.mend()
-    return TrainerCut(noticed_s, run.last_words(), left)
+    return TrainerCut(noticed_s, ended_s, run.last_words(), left)
 
 
 async def _resume(run: MachineRun) -> float:

@@ -85,7 +85,9 @@ class MachineRun:
     async def __aenter__(self) -> "MachineRun":
         for machine in self.machines[1:]:
             printed = self.folder / f"{self.name}-node-{machine.name}.txt"
-            node = freerun("node", "--join", self.where, log=printed, machine=machine, environment=self._environment)
+            node = freerun(
+                "node", "--stay", "--join", self.where, log=printed, machine=machine, environment=self._environment
+            )
             self.nodes[machine.name] = await self._stack.enter_async_context(node)
         return self
 
@@ -202,8 +204,9 @@ async def engine_ready_s(machine: MachineNamespace, within_s: float) -> float:
 
 
 def _listens(process: int) -> bool:
-    """Whether anything in its network does; nodes do not."""
+    """Whether a socket of its own does: /proc has all sockets of its network, and numbers of those that it has."""
     with suppress(OSError):
-        table = Path(f"/proc/{process}/net/tcp").read_text().splitlines()[1:]
-        return any(line.split()[3] == _LISTENING for line in table)
+        table = [line.split() for line in Path(f"/proc/{process}/net/tcp").read_text().splitlines()[1:]]
+        listening = {f"socket:[{fields[9]}]" for fields in table if fields[3] == _LISTENING}
+        return any(os.readlink(held) in listening for held in Path(f"/proc/{process}/fd").iterdir())
     return False

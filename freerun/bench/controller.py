@@ -260,10 +260,13 @@ async def _processes(
         ]
         endpoint, *said = await together(
             processes.start("trainer", "trainer", first, 1, {RUN_KEY: key}),
-            *(processes.start(f"engines {place}", "engines", settings, 1) for place, settings in enumerate(engines)),
+            *(
+                processes.start(f"engines {place}", "engines", settings, 1, {RUN_KEY: key})
+                for place, settings in enumerate(engines)
+            ),
         )
         urls = [url for urls in said for url in urls.split()]
-        clients = [await stack.enter_async_context(HttpEngine(url, **accept)) for url in urls]
+        clients = [await stack.enter_async_context(HttpEngine(url, key, **accept)) for url in urls]
         trainer = TimedTrainer(endpoint, key)
         stack.enter_context(trainer)
         async with background(processes.watch()):

@@ -210,13 +210,14 @@ async def run_engine(settings: Settings, ready: Callable[[str], None]) -> None:
 
     engine = cast(ServedEngine, ScriptedAnswers(settings.tokens))  # what the thread asks of one, it has
     with listen(Where(settings.host)) as listening:
-        await serve_engine(engine, Tokenizer(Path()), "scripted", listening, NoWeights(), ready)
+        key = os.environ.pop(RUN_KEY)
+        await serve_engine(engine, Tokenizer(Path()), "scripted", listening, NoWeights(), ready, api_key=key)
 
 
 def run_trainer(settings: Settings) -> None:
     from freerun.train.worker import serve
 
-    serve(CheckingTrainer(settings.tokens), settings.endpoint, ready, os.environ.pop(RUN_KEY, None))
+    serve(CheckingTrainer(settings.tokens), settings.endpoint, ready, os.environ.pop(RUN_KEY))
 
 
 if __name__ == "__main__":

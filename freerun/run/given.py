@@ -9,7 +9,7 @@ from freerun.engines.refused import Refused
 from freerun.train.base import Trainer
 
 _TOKENS = 16
-_APART = 0.2
+_APART = 0.05
 """Nats by which log-probabilities of the same model may differ, mean over a few tokens: more than bf16 makes them, and
 less than another model does."""
 

@@ -21,6 +21,7 @@ from freerun.run.hosts import Hosts
 from freerun.run.judges import judge_service
 from freerun.run.kept import KeptEngines
 from freerun.run.prepare import Prepared
+from freerun.run.shared_folder import note_unshared
 from freerun.run.starter import Starter
 from freerun.train.remote import RemoteTrainer
 
@@ -56,6 +57,7 @@ async def run_processes(
     without, fails the block."""
     async with AsyncExitStack() as stack:
         environments = await stack.enter_async_context(gpu_environments(plan, hosts, note))
+        await note_unshared(hosts, folder, plan, note)
         processes = await stack.enter_async_context(Processes("freerun.run.child", folder.logs))
         starter = Starter(prepared.config, plan, processes, environments, hosts)
         kept = await stack.enter_async_context(KeptEngines(starter, prepared.shape.vocab_size, note))

@@ -275,7 +275,14 @@ class Cluster:
         return name
 
     async def _check_reachable(self, host: NodeHost) -> None:
-        port, machine = await host.ask("open port"), host.machine
+        machine = host.machine
+        try:
+            port = await host.ask("open port")
+        except ConfigError:
+            raise ConfigError(
+                f"machine {machine.name} says that it is at {machine.address}, where it cannot listen: give it one of "
+                "its own addresses by `freerun node --address`"
+            ) from None
         try:
             async with asyncio.timeout(_REACH_S):
                 _, writer = await asyncio.open_connection(machine.address, int(port))
