@@ -4,6 +4,8 @@ long as our parent lives.
 Such a program knows nothing of `parent.py`, and may start processes of its own that outlive it. So this process stands
 between: its standard input is the lifeline to our parent, it adopts what the program's processes leave behind, and when
 the lifeline closes or the program ends, it kills all that is below it. It ends as the program did.
+
+Python's resource trackers are killed last: each removes what its program has left in shared memory, once that is gone.
 """
 
 import os
@@ -11,16 +13,18 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
+from pathlib import Path
 
 from freerun.machine.descendants import descendants
 from freerun.machine.parent import adopt_orphans, kill_with_parent
 
 SIGNALLED = 128
 """A program that was killed by a signal is reported as this and the signal's number, as a shell does."""
-_ROUNDS = 1_000
-"""What is killed may have started another process in the last moment, so we look again after each that is gone. A
-program that wins this race so often is left to the kernel."""
+_TRACKERS_S, _END_S = 2.0, 4.0
+"""How long resource trackers have, and how long the kernel has to end what was killed."""
+_LOOK_S = 0.02
 
 
 def main(argv: list[str]) -> int:
@@ -37,15 +41,24 @@ def main(argv: list[str]) -> int:
 
 
 def _kill_all() -> None:
-    for _ in range(_ROUNDS):
-        below = list(descendants(os.getpid()))
-        if not below:
-            return
+    """Again and again, since what is killed may have started another process in the last moment."""
+    start_s = time.monotonic()
+    while (below := list(descendants(os.getpid()))) and (spent_s := time.monotonic() - start_s) < _END_S:
         for pid in below:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            if spent_s > _TRACKERS_S or not _is_tracker(pid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         with suppress(ChildProcessError):
-            os.waitpid(-1, 0)
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(_LOOK_S)
+
+
+def _is_tracker(pid: int) -> bool:
+    try:
+        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 if __name__ == "__main__":
