@@ -90,10 +90,6 @@ class SglangBackend:
         self._version: Version = 0
         self._keeps_cache = False
         """Whether running answers were paused to go on with the cache that they have."""
-        self._cache_of: Version = 0
-        """The version since which prompts are cached for all: what is older is for those that go on with it."""
-        self._asked = 0
-        """Answers that have been asked for and not given."""
 
     @staticmethod
     def command(launch: Launch) -> Command:
@@ -167,22 +163,17 @@ class SglangBackend:
         body = {
             "rid": request_id,
             "input_ids": prompt,
-            "extra_key": str(self._cache_of),
+            "extra_key": str(self._version),  # prompts share no cache with those that older weights have read
             "sampling_params": self._params(sampling, n),
             "return_logprob": True,
             "stream": True,
         }
         left = n
-        self._asked += n
-        try:
-            async with aclosing(self._http.events("/generate", body)) as events:
-                async for data in events:
-                    if completion := self._ended(data, n):
-                        left -= 1
-                        self._asked -= 1
-                        yield completion
-        finally:
-            self._asked -= left
+        async with aclosing(self._http.events("/generate", body)) as events:
+            async for data in events:
+                if completion := self._ended(data, n):
+                    left -= 1
+                    yield completion
         if left:
             raise EngineError(f"SGLang ended a request with {left} of {n} answers missing")
 
@@ -242,23 +233,19 @@ class SglangBackend:
         body = {"model_path": str(folder), "weight_version": str(version), "flush_cache": not self._keeps_cache}
         await self._http.post("/update_weights_from_disk", body)
         self._version = version
-        if self._keeps_cache:
-            self._cache_of = version
 
     async def resume(self) -> None:
         await self._http.post("/continue_generation", {})
 
     async def counts(self) -> Counts:
         """Without the first token of each answer, which SGLang does not count as it comes. What is read again after an
-        update counts as read. Paused, it does not count what comes, so we do."""
+        update counts as read."""
         tokens = {"decode": 0.0, "prefill_compute": 0.0, "prefill_cache": 0.0}
         for mode, count in _TOKENS.findall(await self.metrics()):
             tokens[mode] += float(count)
         loads = msgspec.json.decode(await self._http.get("/v1/loads", {"include": "core"}), type=_Loads).loads
-        running = min(sum(load.num_running_reqs for load in loads), self._asked)
         return Counts(
-            running=running,
-            waiting=self._asked - running,
+            running=sum(load.num_running_reqs for load in loads),
             tokens=int(tokens["decode"]),
             prompt_tokens=int(tokens["prefill_compute"] + tokens["prefill_cache"]),
             reused_tokens=int(tokens["prefill_cache"]),
