@@ -41,7 +41,6 @@ class _Info(msgspec.Struct):
     """The most tokens of a prompt. A few less than those of a prompt and its answer together."""
     enable_metrics: bool
     incremental_streaming_output: bool
-    weight_version: str
 
 
 class _Finish(msgspec.Struct):
