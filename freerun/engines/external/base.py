@@ -51,7 +51,7 @@ class Counts:
     """What a server is doing, as it says itself. Totals only grow."""
 
     running: int
-    waiting: int
+    """Answers being written."""
     tokens: int
     """Sampled, those of unfinished answers included."""
     prompt_tokens: int

@@ -50,6 +50,7 @@ class VllmBackend:
 
     def __init__(self, url: str, key: str | None = None) -> None:
         self._http = ServerClient(self.NAME, url, key)
+        self._version: Version = 0
         self._chunks = msgspec.json.Decoder(wire.GenerateResponse)
 
     @staticmethod
@@ -113,7 +114,13 @@ class VllmBackend:
     async def generate(
         self, request_id: str, prompt: list[int], sampling: Sampling, n: int
     ) -> AsyncGenerator[Completion, None]:
-        body = {"request_id": request_id, "token_ids": prompt, "sampling_params": _params(sampling, n), "stream": True}
+        body = {
+            "request_id": request_id,
+            "token_ids": prompt,
+            "sampling_params": _params(sampling, n),
+            "stream": True,
+            "cache_salt": str(self._version),  # prompts share no cache with those that older weights have read
+        }
         answers, left = wire.Answers(), n
         async with aclosing(self._http.events(wire.GENERATE, body)) as events:
             async for data in events:
@@ -137,6 +144,7 @@ class VllmBackend:
     async def load(self, folder: Path, version: Version) -> None:
         await self._told("freerun_load", folder=str(folder))
         await self._http.post("/update_weight_version", {"new_version": str(version)})
+        self._version = version
 
     async def resume(self) -> None:
         await self._http.post("/resume")
@@ -159,7 +167,6 @@ class VllmBackend:
 
 _COUNTED = (
     "num_requests_running",
-    "num_requests_waiting",
     "generation_tokens_total",
     "prompt_tokens_total",
     "prefix_cache_hits_total",
