@@ -7,15 +7,16 @@ up; when all are, the run ends with the cause.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from freerun.core import ConfigError
 from freerun.engines.base import Engine
 from freerun.engines.http import HttpEngine
 from freerun.machine.machines import Machine
+from freerun.machine.processes import Child
 from freerun.plan.plan import Assignment, joined_by
 from freerun.run.child import SERVER_KEY
 from freerun.run.given import check_engine
@@ -104,9 +105,22 @@ class KeptEngines:
                         raise died
                     return
             started = await restarts.again(lambda: self._starter.engine(assignment))
-            await run.join(name, await self._connected(started))
+            engine = await self._connected(started)
+            await _unless_ended(started.child, run.join(name, engine))
 
     async def _connected(self, started: StartedEngine) -> HttpEngine:
         return await self._stack.enter_async_context(
             HttpEngine(started.url, self._starter.key, clock=started.host.clock)
         )
+
+
+async def _unless_ended(child: Child, joining: Coroutine[Any, Any, None]) -> None:
+    """An engine whose machine is cut off while it takes its weights would never have joined."""
+    work, end = asyncio.ensure_future(joining), asyncio.ensure_future(child.wait())
+    try:
+        await asyncio.wait({work, end}, return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            work.result()
+    finally:
+        work.cancel()
+        end.cancel()
