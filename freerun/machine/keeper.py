@@ -5,10 +5,12 @@ Such a program knows nothing of `parent.py`, and may start processes of its own 
 between: its standard input is the lifeline to our parent, it adopts what the program's processes leave behind, and when
 the lifeline closes or the program ends, it kills all that is below it. It ends as the program did.
 
-Python's resource trackers are killed last: each removes what its program has left in shared memory, once that is gone.
+What its processes have in shared memory goes with them. Python's resource trackers are killed last, since each removes
+what its program has left there; files that nobody tracks are those that a process had mapped when it was killed.
 """
 
 import os
+import re
 import select
 import signal
 import subprocess
@@ -25,6 +27,8 @@ SIGNALLED = 128
 _TRACKERS_S, _END_S = 2.0, 4.0
 """How long resource trackers have, and how long the kernel has to end what was killed."""
 _LOOK_S = 0.02
+_SHARED = re.compile(r" (/dev/shm/[^/\n]+)$", re.MULTILINE)
+"""A file of shared memory in the list of what a process has mapped; folders there are somebody's own."""
 
 
 def main(argv: list[str]) -> int:
@@ -42,9 +46,10 @@ def main(argv: list[str]) -> int:
 
 def _kill_all() -> None:
     """Again and again, since what is killed may have started another process in the last moment."""
-    start_s = time.monotonic()
+    start_s, shared = time.monotonic(), set[str]()
     while (below := list(descendants(os.getpid()))) and (spent_s := time.monotonic() - start_s) < _END_S:
         for pid in below:
+            shared |= _shared_memory(pid)
             if spent_s > _TRACKERS_S or not _is_tracker(pid):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -52,6 +57,15 @@ def _kill_all() -> None:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         time.sleep(_LOOK_S)
+    for file in shared:
+        Path(file).unlink(missing_ok=True)
+
+
+def _shared_memory(pid: int) -> set[str]:
+    try:
+        return set(_SHARED.findall(Path(f"/proc/{pid}/maps").read_text(errors="replace")))
+    except OSError:
+        return set()
 
 
 def _is_tracker(pid: int) -> bool:
