@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from rich.console import Console
@@ -38,6 +39,7 @@ from freerun.engines.base import Sampling
 from freerun.engines.http import HttpEngine
 from freerun.machine.garbage import freeze_heap
 from freerun.machine.machines import LOOPBACK
+from freerun.machine.parent import RUN_KEY
 from freerun.machine.processes import Processes
 from freerun.machine.scratch import scratch_folder
 from freerun.models.text import text_decoder
@@ -141,7 +143,7 @@ async def bench_controller(work: Work, json_only: bool) -> dict[str, Measured]:
     return measured
 
 
-async def measure(form: str, work: Work, scratch: Path, accept: dict[str, str], site: Site = ONE_PLACE) -> Measured:
+async def measure(form: str, work: Work, scratch: Path, accept: dict[str, Any], site: Site = ONE_PLACE) -> Measured:
     folder, starts_s = RunFolder.create(scratch, form), time.monotonic()
     async with _processes(work, folder, accept, site) as (engines, trainer):
         start_s = time.monotonic() - starts_s
@@ -208,8 +210,8 @@ class TimedTrainer(RemoteTrainer):
     """Counts what the trainer has found right. Before the first batch goes there, it waits for the second to be whole,
     and looks at what the controller's memory has grown by."""
 
-    def __init__(self, endpoint: str) -> None:
-        super().__init__(endpoint)
+    def __init__(self, endpoint: str, key: str) -> None:
+        super().__init__(endpoint, key)
         self.run: Run
         self.empty_bytes = 0
         self.bytes_per_token = 0.0
@@ -246,22 +248,26 @@ class Lag:
 
 @asynccontextmanager
 async def _processes(
-    work: Work, folder: RunFolder, accept: dict[str, str], site: Site
+    work: Work, folder: RunFolder, accept: dict[str, Any], site: Site
 ) -> AsyncIterator[tuple[list[HttpEngine], TimedTrainer]]:
     async with AsyncExitStack() as stack:
         processes = await stack.enter_async_context(Processes("freerun.bench.scripted_child", folder.logs))
+        key = token_hex()
         first = Settings(work.tokens, *site.trainer, endpoint=site.endpoint(folder.path))
         engines = [
             replace(first, host=host, network=network, engines=share)
             for (host, network), share in zip(site.engines, site.shares(work.engines), strict=True)
         ]
         endpoint, *said = await together(
-            processes.start("trainer", "trainer", first, 1),
-            *(processes.start(f"engines {place}", "engines", settings, 1) for place, settings in enumerate(engines)),
+            processes.start("trainer", "trainer", first, 1, {RUN_KEY: key}),
+            *(
+                processes.start(f"engines {place}", "engines", settings, 1, {RUN_KEY: key})
+                for place, settings in enumerate(engines)
+            ),
         )
         urls = [url for urls in said for url in urls.split()]
-        clients = [await stack.enter_async_context(HttpEngine(url, **accept)) for url in urls]
-        trainer = TimedTrainer(endpoint)
+        clients = [await stack.enter_async_context(HttpEngine(url, key, **accept)) for url in urls]
+        trainer = TimedTrainer(endpoint, key)
         stack.enter_context(trainer)
         async with background(processes.watch()):
             yield clients, trainer

@@ -175,10 +175,10 @@ class Loop:
             run = local.run_of(prepared, self._running, begins, observed, rollout)
             window = Window(list(self._running.engines.values()), observed.meter, run, warm_up, steps)
             observed.all.add(window)
-            observed.meter.begin(await local.idle_s(list(self._running.engines.values())))
+            observed.meter.begin(await run.fleet.idle_s())
             try:
                 with suppress(Enough):
-                    async with background(local.watch_engines(run.fleet, observed.all)):
+                    async with background(local.watch_engines(run)):
                         await control_train(run)
             except asyncio.CancelledError:
                 window.say_what_was_seen(way)

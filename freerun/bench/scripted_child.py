@@ -25,7 +25,7 @@ from freerun.core.reports import StepResult, UpdateReport, WeightsHandle
 from freerun.engines.base import Sampling
 from freerun.engines.config import OnUpdate
 from freerun.machine.machines import LOOPBACK
-from freerun.machine.parent import READY_FD, end_with_parent, kill_with_parent
+from freerun.machine.parent import READY_FD, RUN_KEY, end_with_parent, kill_with_parent
 from freerun.run.child import ready
 from freerun.weights.base import Subscriber
 
@@ -210,13 +210,14 @@ async def run_engine(settings: Settings, ready: Callable[[str], None]) -> None:
 
     engine = cast(ServedEngine, ScriptedAnswers(settings.tokens))  # what the thread asks of one, it has
     with listen(Where(settings.host)) as listening:
-        await serve_engine(engine, Tokenizer(Path()), "scripted", listening, NoWeights(), ready)
+        key = os.environ.pop(RUN_KEY)
+        await serve_engine(engine, Tokenizer(Path()), "scripted", listening, NoWeights(), ready, api_key=key)
 
 
 def run_trainer(settings: Settings) -> None:
     from freerun.train.worker import serve
 
-    serve(CheckingTrainer(settings.tokens), settings.endpoint, ready)
+    serve(CheckingTrainer(settings.tokens), settings.endpoint, ready, os.environ.pop(RUN_KEY))
 
 
 if __name__ == "__main__":

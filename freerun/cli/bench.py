@@ -284,6 +284,32 @@ def bench_controller(
         run_to_end(bench_controller(work, json_only), lambda: "stopped")
 
 
+@bench.command("cluster")
+def bench_cluster(
+    steps: Annotated[
+        int | None, typer.Option(help="Training steps, instead of the demo's own number.", min=2, show_default=False)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of model, data and sampling.")] = 0,
+    together: Annotated[
+        bool,
+        typer.Option(
+            "--together",
+            help="Run on one machine and on three at the same time: a fair comparison where other programs use the "
+            "cores, too.",
+        ),
+    ] = False,
+    json_only: JsonOnly = False,
+) -> None:
+    """Does the demo learn on three machines as on one, and what happens when their cables are cut?
+
+    Machines are network namespaces, which root can make on Linux; elsewhere a line says why not. The commands are those
+    of a user: `freerun train` with launcher: nodes, and `freerun node` on each other machine.
+    """
+    from freerun.bench.cluster import bench_cluster
+
+    run_to_end(bench_cluster(steps, seed, together, json_only), lambda: "stopped")
+
+
 @bench.command("weights")
 def bench_weights(
     mib: Annotated[int, typer.Option(help="MiB of a version.", min=16)] = 512,

@@ -219,21 +219,45 @@ def node(
     ] = None,
     wait_s: Annotated[float, typer.Option(help="How long to try while there is no controller.", min=0)] = 600.0,
     stay: Annotated[bool, typer.Option("--stay", help="Wait for the next run when one is over.")] = False,
+    end_with_stdin: Annotated[
+        bool, typer.Option("--end-with-stdin", help="End when standard input closes, as it does when ssh ends.")
+    ] = False,
 ) -> None:
     """Offer this machine to a run whose controller is on another one."""
-    from freerun.commands.node import join_run
+    from freerun.commands.node import end_with_input, join_run
 
+    if end_with_stdin:
+        end_with_input()
     run_to_end(join_run(join, key_file, name, address, wait_s, stay), lambda: "stopped: what ran here has ended")
 
 
 @app.command()
-def doctor() -> None:
-    """Say what this machine can do."""
-    from freerun.commands.doctor import examine
+def doctor(
+    overrides: Overrides = None,
+    cluster: Annotated[
+        Path | None, typer.Option(help="Try the machines that this run asks for, and all links.", metavar="RUN.yaml")
+    ] = None,
+) -> None:
+    """Say what this machine can do; with --cluster, also what the machines of a run can."""
+    from freerun.commands.doctor import Finding, examine
 
     console = Console(highlight=False)
-    for finding in examine():
+
+    def show(finding: Finding) -> None:
         console.print(f"{finding.mark} {escape(finding.what)}", soft_wrap=True)
+
+    if cluster is None:
+        for finding in examine():
+            show(finding)
+        return
+    from freerun.commands.doctor_cluster import examine_cluster
+
+    async def try_all() -> None:
+        config, _ = _load(cluster, overrides)
+        async for finding in examine_cluster(config, lambda said: console.print(escape(said), style="dim")):
+            show(finding)
+
+    run_to_end(try_all(), lambda: "stopped: the machines have left")
 
 
 @app.command()
@@ -241,10 +265,18 @@ def demo(
     seed: Annotated[int, typer.Option(help="Of model, data and sampling.")] = 0,
     max_staleness: Annotated[int, typer.Option(help="The staleness bound η; 0 is synchronous.")] = 4,
     steps: Annotated[int | None, typer.Option(help="Training steps, instead of the demo's own number.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Another demo: a published run made small, such as areal-1.5b-math-small.")
+    ] = None,
 ) -> None:
     """Watch a tiny model learn to reverse letters, in a minute, on two CPU cores."""
     from freerun.commands.demo import run_demo
+    from freerun.commands.small import run_small
 
+    if preset is not None:
+        changes = [f"seed={seed}", *([f"control.steps={steps}"] if steps else [])]
+        print(run_to_end(run_small(preset, changes)))
+        return
     print(run_to_end(run_demo(seed, max_staleness, steps)))
 
 

@@ -1,5 +1,7 @@
 """`freerun node`: this machine offers itself to a run on another one."""
 
+import os
+import signal
 from importlib import metadata
 
 from rich.console import Console
@@ -8,6 +10,12 @@ from freerun.core import ConfigError
 from freerun.machine.machines import host_name
 from freerun.machine.nodes.agent import Join, serve
 from freerun.machine.nodes.key import cluster_key
+from freerun.machine.parent import when_parent_ends
+
+
+def end_with_input() -> None:
+    """Stop as by Ctrl-C when whoever started this process, and holds its standard input, has ended."""
+    when_parent_ends(lambda: os.kill(os.getpid(), signal.SIGTERM))
 
 
 async def join_run(

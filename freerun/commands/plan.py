@@ -5,34 +5,33 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from freerun.config.load import config_of
-from freerun.config.preset import preset_notes
+from freerun.config.preset import preset_notes, refuse_unmade
 from freerun.config.tree import RunConfig
+from freerun.machine.device import choose_device
 from freerun.machine.machines import Machine
 from freerun.models.published import ExpertShape, shape_to_plan_by
 from freerun.models.shape import Shape
 from freerun.plan.fitting import Fitting, fit
-from freerun.plan.imagined import GPU_GIB, imagined_machines, machines_to_plan_by
+from freerun.plan.imagined import gpu_gib_of, gpus_a_machine, imagined_machines, machines_to_plan_by
 from freerun.plan.lengths import Lengths, lengths_of
 from freerun.plan.memory import MemoryPlan
 from freerun.plan.placement import Placement
-from freerun.plan.update import update_in_words
+from freerun.plan.update import plan_way, update_in_words
 
 
 def describe_plan(
     config: RunConfig, machines: int | None = None, gpus: int | None = None, gpu_gib: float | None = None
 ) -> str:
     """On that many machines of that many GPUs each; what is not given is as the configuration says."""
+    there = machines_to_plan_by(config)
     if machines is not None or gpus is not None or gpu_gib is not None:
-        resources = config.resources
-        machines = machines or resources.machines
-        gpus = -(-(resources.gpus or 0) // resources.machines) if gpus is None else gpus
+        machines = machines or config.resources.machines
+        gpus = gpus_a_machine(config) if gpus is None else gpus
+        there = imagined_machines(machines, gpus, gpu_gib or gpu_gib_of(config))
         launcher = "nodes" if machines > 1 and config.launcher == "local" else config.launcher
-        there = imagined_machines(machines, gpus, gpu_gib or GPU_GIB)
-        config = config_of(
-            config, launcher=launcher, resources__machines=machines, resources__gpus=machines * gpus or None
-        )[0]
-    else:
-        there = machines_to_plan_by(config)
+        changes = {"launcher": launcher, "resources__machines": machines, "resources__gpus": machines * gpus or None}
+        config, _ = config_of(config, **changes)
+    refuse_unmade(config.preset, config.model.path)
     shape, is_published = shape_to_plan_by(config.model.path)
     lengths = lengths_of(config, [], shape)
     evaluated = config.engine.max_running if config.evaluate.every else 0
@@ -44,25 +43,24 @@ def _lines(config: RunConfig, shape: Shape, is_published: bool, lengths: Lengths
     known = ", by its published shape: the model is not here" if is_published else ""
     if config.preset:
         yield f"preset     {config.preset}"
-    yield f"model      {config.model.path}: {shape.family}, {in_billions(shape)} parameters{known}"
+    experts = f" in {shape.experts} experts a layer" if isinstance(shape, ExpertShape) else ""
+    yield f"model      {config.model.path}: {shape.family}, {in_billions(shape)} parameters{experts}{known}"
     yield from indented("machines", machines_in_words(fitting.placement))
     if fitting.plan:
         yield from indented("memory", memory_in_words(fitting.plan.memory))
-    yield from indented("weights", update_in_words(config, shape, fitting.placement))
+    device = choose_device(bool(fitting.placement.gpus))
+    way = plan_way(config, fitting.placement, config.engine.on(device), device)
+    yield from indented("weights", update_in_words(way, shape, fitting.placement))
     yield (
         f"batch      {config.control.groups_per_step} groups × {config.rollout.group_size} samples = "
         f"{config.batch_samples:,} a step, in {config.train.minibatches} minibatch(es); sequences of up to "
         f"{lengths.sequence:,} tokens; η {config.control.max_staleness}"
     )
+    untrained = ["Freerun cannot train a mixture of experts yet"] if isinstance(shape, ExpertShape) else []
     if fitting.plan:
-        yield "fits       yes"
+        yield ", but ".join(["fits       yes", *untrained])
     else:
-        yield from indented("fits", [f"no: {fitting.why_not}", *fitting.would])
-    if isinstance(shape, ExpertShape):
-        yield (
-            f"note       {config.model.path} is a mixture of {shape.experts} experts: Freerun cannot train one yet; "
-            "the figures are those of a trainer that could"
-        )
+        yield from indented("fits", [f"no: {fitting.why_not}", *fitting.would, *untrained])
     for note in preset_notes(config.preset) if config.preset else []:
         yield f"note       {note}"
 
@@ -95,7 +93,7 @@ def machines_in_words(placement: Placement) -> Iterator[str]:
 def _hardware(machine: Machine) -> str:
     kinds = Counter(map(str, machine.gpus))
     gpus = ", ".join(f"{count} × {kind}" for kind, count in kinds.items())
-    return gpus or f"{machine.processors} processors"
+    return gpus or "no GPU"
 
 
 def _roles(placement: Placement, machine: Machine) -> str:

@@ -19,7 +19,7 @@ def serve_model(folder: Path, overrides: Sequence[str], host: str, port: int, ap
     config = load_section("engine", EngineConfig, overrides=overrides)
     read_shape(folder)  # before torch is imported, which is slow
     if api_key is None and not _is_loopback(host):
-        print(f"freerun: whoever reaches {host} can use and change this model; consider --api-key", file=sys.stderr)
+        print(f"freerun: whoever reaches {host} can use this model; consider --api-key", file=sys.stderr)
     from freerun.engines.embedded.server import serve
     from freerun.engines.listening import Where
 

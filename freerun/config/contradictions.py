@@ -29,8 +29,6 @@ def _machines(config: "RunConfig") -> Iterator[str]:
 def _engines(config: "RunConfig") -> Iterator[str]:
     engine = config.engine
     if engine.kind == "embedded":
-        if engine.urls:
-            yield "engine.urls names engines that run already: say of which kind, engine.kind=vllm or =sglang"
         if engine.tensor_parallel > 1:
             yield (
                 f"engine.tensor_parallel is {engine.tensor_parallel}, but the embedded engine is on one GPU: set "

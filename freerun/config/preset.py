@@ -1,12 +1,13 @@
 """Published sets of settings, by name: the files in `presets/`.
 
-A preset is a run's file with two more keys. `preset` names another one that it begins with; `notes` says, one sentence
-each, what of the published run its settings do not say.
+A preset is a run's file with two more keys. `notes` says, one sentence each, what of the published run its settings do
+not say; `gpu_gib` is the memory of the GPUs that it ran on. And its `preset` is another one that it begins with.
 """
 
 from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from freerun.config.text import parse
@@ -14,6 +15,9 @@ from freerun.core import ConfigError
 from freerun.core.text import did_you_mean
 
 _FOLDER = files("freerun.config") / "presets"
+SMALL = "-small"
+"""How the names of those end that a laptop can run."""
+_NO_SETTINGS = ("preset", "notes", "gpu_gib")
 Layer = tuple[dict[str, Any], str]
 """Settings, and a name for where they come from."""
 
@@ -26,7 +30,7 @@ def preset_names() -> list[str]:
 def preset_layers(name: str) -> list[Layer]:
     """What it begins with first."""
     return [
-        ({key: value for key, value in content.items() if key not in ("preset", "notes")}, f"preset {each}")
+        ({key: value for key, value in content.items() if key not in _NO_SETTINGS}, f"preset {each}")
         for each, content in reversed(list(_chain(name)))
     ]
 
@@ -34,6 +38,11 @@ def preset_layers(name: str) -> list[Layer]:
 def preset_notes(name: str) -> list[str]:
     """Those of the preset, or else of the one that it begins with."""
     return next((content["notes"] for _, content in _chain(name) if "notes" in content), [])
+
+
+def preset_gpu_gib(name: str) -> float | None:
+    """The memory of the GPUs that it ran on; None for one that needs none."""
+    return next((content["gpu_gib"] for _, content in _chain(name) if "gpu_gib" in content), None)
 
 
 def _chain(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -51,3 +60,9 @@ def _content(name: Any) -> dict[str, Any]:
         raise ConfigError(f"there is no preset {name}{near}")
     content: dict[str, Any] = parse((_FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
     return content
+
+
+def refuse_unmade(preset: str | None, model: str) -> None:
+    """Refuse a small preset's model that is not made yet."""
+    if preset is not None and preset.endswith(SMALL) and not Path(model).is_dir():
+        raise ConfigError(f"model.path: there is no folder {model}: `freerun demo --preset {preset}` makes it")

@@ -220,8 +220,8 @@ async def rolled_out(run: Run, admitted: OpenGroup) -> list[Trajectory] | None:
         client = Client(engine, f"{run.seed}/{admitted.id}/{len(failed)}", run.load, reserved=run.group_size)
         try:
             return trajectories_of(await engine.roll_out(run.rollout(admitted.task, client)))
-        except EngineLost as error:
-            run.observer.note(f"group {admitted.id} is asked of another engine: {error}")
+        except EngineLost:
+            pass  # the fleet has said so
         except EngineError as error:
             failed.append(engine)
             run.observer.note(f"group {admitted.id}, attempt {len(failed)}: {error}")

@@ -14,16 +14,19 @@ is unblocked by one that joins or comes back. `watch` fails when none is left an
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 
 from freerun.control.waiting import patiently, together
 from freerun.core import EngineError, EngineLost
 from freerun.core.observer import Observer
-from freerun.core.reports import UpdateReport, WeightsHandle
+from freerun.core.reports import EngineStats, UpdateReport, WeightsHandle
 from freerun.engines.base import Engine
 from freerun.engines.router import Router
 from freerun.engines.tracked import SICK_AFTER, TrackedEngine
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
+_STATS_S = 5.0
+"""How long an engine may take to say how it is doing: it does so between two of its steps."""
 
 
 class Fleet:
@@ -82,8 +85,8 @@ class Fleet:
         if engine := self._all.pop(name, None):
             self._router.take_out(engine)
             self._out.discard(engine)
+            self._observer.note(f"{name} is lost, and the {engine.groups} groups it had begin afresh: {why}")
             engine.lose(why)
-            self._observer.note(f"{name} is lost: {why}")
             self._observer.engine_out(name, f"lost: {why}")
             self._events.put_nowait(why)
             self._changed()
@@ -107,6 +110,22 @@ class Fleet:
         if failures and len(failures) == len(self._all) and not self._others_may_join:
             raise failures[0]
         return [report for report in taken if report]
+
+    async def poll(self) -> None:
+        """Tell how those that are asked are doing. One that does not answer is the business of whoever waits for it."""
+
+        async def look(engine: TrackedEngine) -> None:
+            stats = await _stats(engine)
+            if stats and engine in self._router:
+                self._observer.engine(engine.name, stats)
+
+        await together(*(look(engine) for engine in self.asked))
+
+    async def idle_s(self) -> dict[str, float]:
+        """How long each has had nothing to do so far."""
+        engines = self.asked
+        every = await together(*map(_stats, engines))
+        return {engine.name: stats.idle_s for engine, stats in zip(engines, every, strict=True) if stats}
 
     async def choose(self, prompt: Sequence[int] = (), but_not: Collection[TrackedEngine] = ()) -> TrackedEngine:
         """See the router. Where many groups wait for an engine, one says so."""
@@ -187,3 +206,10 @@ class Fleet:
 
 def _pause_s(looks: int) -> float:
     return float(min(_FIRST_PAUSE_S * 2 ** min(looks, 16), _LONGEST_PAUSE_S))
+
+
+async def _stats(engine: TrackedEngine) -> EngineStats | None:
+    with suppress(EngineError, TimeoutError):
+        async with asyncio.timeout(_STATS_S):
+            return await engine.stats()
+    return None

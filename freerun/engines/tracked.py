@@ -110,12 +110,14 @@ class TrackedEngine:
             work.close()
 
     def _check(self, completion: Completion, oldest: Version) -> None:
-        """An engine that was started again would answer with the model that it began with."""
-        if len(completion.tokens) and completion.versions.oldest < oldest:
+        """An engine that was started again would answer with the model that it began with. An answer's first token is
+        its oldest: versions only go up."""
+        runs = completion.versions.runs
+        if runs and runs[0][0] < oldest:
             self._failed_in_a_row = SICK_AFTER
             raise EngineError(
-                f"{self.name} has answered with version {completion.versions.oldest}, and had {oldest} before: it was "
-                "started again, or loaded other weights"
+                f"{self.name} has answered with version {runs[0][0]}, and had {oldest} before: it was started again "
+                "or loaded other weights"
             )
 
     def _failed(self, error: EngineError) -> None:

@@ -23,7 +23,9 @@ class GpuNumbers:
         names = [machine.name for machine in machines for _ in machine.gpus]
         if resources.gpus and resources.gpus > len(names):
             where = f"on {len(machines)} machines" if len(machines) > 1 else "here"
-            raise ConfigError(f"resources.gpus is {resources.gpus}, but there are {len(names)} GPUs {where}: lower it")
+            raise ConfigError(
+                f"resources.gpus is {resources.gpus}, but there are {len(names)} GPUs {where}: lower or unset it"
+            )
         return cls(names, tuple(range(resources.gpus or len(names))))
 
     def check(self, key: str, named: Sequence[int]) -> None:

@@ -1,12 +1,13 @@
 """Machines that are not here, to plan a run by."""
 
+from freerun.config.preset import preset_gpu_gib
 from freerun.config.tree import RunConfig
 from freerun.machine.gpus import Gpu
 from freerun.machine.host import processors
 from freerun.machine.machines import Machine, this_machine
 
 GPU_GIB = 80.0
-"""The memory of an imagined GPU, unless told."""
+"""The memory of an imagined GPU, where neither the user nor a preset says."""
 _MACHINE_BYTES = 2**40
 
 
@@ -27,4 +28,13 @@ def machines_to_plan_by(config: RunConfig) -> list[Machine]:
     resources = config.resources
     if config.launcher == "local" and resources.gpus is None:
         return [this_machine()]
-    return imagined_machines(resources.machines, -(-(resources.gpus or 0) // resources.machines))
+    return imagined_machines(resources.machines, gpus_a_machine(config), gpu_gib_of(config))
+
+
+def gpus_a_machine(config: RunConfig) -> int:
+    return -(-(config.resources.gpus or 0) // config.resources.machines)
+
+
+def gpu_gib_of(config: RunConfig) -> float:
+    """The memory of the GPUs that the preset ran on."""
+    return (preset_gpu_gib(config.preset) if config.preset else None) or GPU_GIB

@@ -4,6 +4,7 @@ How many tokens an engine's cache then holds, and how many the trainer takes in 
 their weights (`engines/embedded/memory.py`, `train/budget.py`): only then is it known what is really free.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -90,16 +91,17 @@ class Demand:
 
 def plan_memory(demand: Demand, placement: Placement) -> MemoryPlan:
     """Every process gets what it needs; the rest is divided in proportion to what each can use."""
+    _check_machines(demand, placement)
     shares: list[MemoryShare] = []
-    all_needs = list(_needs(demand, placement))
-    for index, gpu in enumerate(placement.gpus):
-        here = [need for need in all_needs if need.gpu == index]
-        if not here:
-            continue
-        visitors = sum(
-            index in set(placement.engine_sees(place)) - set(place.gpus) for place in placement.generating
-        )  # they fetch weights from here
-        free = gpu.free - int(_SPARE * gpu.total) - _CONTEXT * (len(here) + visitors)
+    by_gpu: dict[int, list[Need]] = {}
+    for need in _needs(demand, placement):
+        by_gpu.setdefault(need.gpu, []).append(need)
+    visitors = Counter(
+        gpu for place in placement.generating for gpu in set(placement.engine_sees(place)) - set(place.gpus)
+    )  # they fetch weights from there
+    for index, here in sorted(by_gpu.items()):
+        gpu = placement.gpus[index]
+        free = gpu.free - int(_SPARE * gpu.total) - _CONTEXT * (len(here) + visitors[index])
         left = free - sum(need.least for need in here)
         if left < 0:
             raise ConfigError(_refusal(gpu_in_words(placement, index), here, free))
@@ -114,8 +116,9 @@ def _needs(demand: Demand, placement: Placement) -> Iterator[Need]:
     per_token = needs.bytes_per_token(shape, train)
     in_a_pass = train.micro_batch_tokens or max(needs.PASS_TOKENS, longest)
     for rank, place in enumerate(placement.ranks):
+        publishes = rank == 0 and demand.published_on_gpu
         for gpu in place.gpus:
-            standing = needs.standing_bytes(shape, train, publishes=rank == 0 and demand.published_on_gpu) + _ROUNDING
+            standing = needs.standing_bytes(shape, train, publishes, len(placement.training)) + _ROUNDING
             most, least = max(in_a_pass, longest), longest if train.micro_batch_tokens is None else in_a_pass
             what = f"{_gib(standing)} for weights and optimizer, then passes of up to {most:,} tokens"
             yield Need(rank_name(rank), gpu, standing + least * per_token, standing + most * per_token, what)
@@ -124,6 +127,18 @@ def _needs(demand: Demand, placement: Placement) -> Iterator[Need]:
     if placement.evaluator:
         answers = min(demand.evaluated, demand.engine.max_running)
         yield from _engine(EVALUATOR, placement.evaluator, placement, demand, answers)
+
+
+def _check_machines(demand: Demand, placement: Placement) -> None:
+    """Refuse an optimizer that is to be in a machine's own memory where that is too small."""
+    each = needs.offloaded_bytes(demand.shape, demand.train, len(placement.training) or 1)
+    for machine in placement.machines:
+        needed = each * sum(rank.machine == machine.name for rank in placement.ranks)
+        if needed > machine.memory:
+            raise ConfigError(
+                f"{machine.name} has {_gib(machine.memory)} of memory, and train.offload_optimizer needs "
+                f"{_gib(needed)} of it: unset it, or train on more machines"
+            )
 
 
 def _engine(name: str, place: Place, placement: Placement, demand: Demand, answers: int) -> Iterator[Need]:

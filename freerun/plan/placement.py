@@ -4,6 +4,7 @@ Three quarters of what there is generate, as in the paper, and the rest trains: 
 GPUs; one GPU alone is shared. `resources`, `train.ranks` and `engine.tensor_parallel` say otherwise.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -63,6 +64,11 @@ class Placement:
     def generating(self) -> list[Place]:
         """The engines and the evaluator."""
         return [*self.engines, *([self.evaluator] if self.evaluator else [])]
+
+    @property
+    def training(self) -> list[str]:
+        """The names of the machines that ranks are on."""
+        return list(dict.fromkeys(rank.machine for rank in self.ranks))
 
     @property
     def shared(self) -> bool:
@@ -142,17 +148,18 @@ def _on_gpus(config: RunConfig, numbers: GpuNumbers, kind: RunKind, evaluates: b
 def _on_cpus(
     config: RunConfig, machines: Sequence[Machine], kind: RunKind, evaluates: bool
 ) -> tuple[list[Place], list[Place]]:
-    """One engine or rank a machine: the last quarter of the machines trains, or as many as there are to be ranks."""
-    names, ranks = [machine.name for machine in machines], config.train.ranks
+    """One engine or rank a machine, more ranks where several share each sequence: the last quarter of the machines
+    trains, or as many as there are to be ranks."""
+    names, ranks, together = [machine.name for machine in machines], config.train.ranks, config.train.context_parallel
     if not kind.trains:
         return [Place(name) for name in names], []
     if len(names) == 1:
-        return [Place(names[0])], [Place(names[0])] * (ranks or 1)
+        return [Place(names[0])], [Place(names[0])] * (ranks or together)
     alone = kind is RunKind.SFT and not evaluates
     most = len(names) if alone or config.engine.urls else len(names) - 1
     quarter = most if kind is RunKind.SFT or config.engine.urls else max(1, len(names) // 4)
     training = names[-min(ranks or quarter, most) :]
-    count = ranks or len(training)
+    count = ranks or -(-len(training) // together) * together
     generating = [name for name in names if name not in training] or names
     return (
         [Place(name) for name in generating],
@@ -168,7 +175,7 @@ def _check_ranks(config: RunConfig, ranks: list[Place]) -> None:
             f"the trainer has {len(ranks)} rank(s), which is no multiple of train.context_parallel={together}: set "
             f"train.ranks={(len(ranks) // together or 1) * together}, or lower train.context_parallel"
         )
-    by_machine = [sum(rank.machine == name for rank in ranks) for name in dict.fromkeys(rank.machine for rank in ranks)]
+    by_machine = Counter(rank.machine for rank in ranks).values()
     if config.train.shard == "machine" and len(set(by_machine)) > 1:
         raise ConfigError(
             f"train.shard is machine, but one machine of the trainer has {min(by_machine)} ranks and another "

@@ -16,9 +16,11 @@ from freerun.plan.judging import Judging, plan_judging
 from freerun.plan.lengths import Lengths, check_lengths
 from freerun.plan.memory import Demand, MemoryPlan, plan_memory
 from freerun.plan.placement import EVALUATOR, Place, Placement, RunKind, engine_name, place, rank_name
-from freerun.plan.update import chosen_way
+from freerun.plan.update import plan_way
 from freerun.rewards.config import RewardConfig
 from freerun.train.config import ResolvedTrainConfig
+from freerun.train.needs import refuse_uneven_heads
+from freerun.weights.way import WeightsWay
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ class Plan:
     evaluator: Assignment | None
     demand: Demand
     """What its memory follows from."""
+    way: WeightsWay | None
+    """How new weights get to the engines; None without a trainer."""
 
     @property
     def reward(self) -> RewardConfig:
@@ -88,9 +92,13 @@ def make_plan(
     placement = place(config, there, kind, evaluates=bool(evaluated))
     engine = config.engine.on(device)
     train = config.train.on(device, shape.num_parameters, ranks=len(placement.ranks))
+    refuse_uneven_heads(shape, train.context_parallel)
     if kind is not RunKind.SFT:
         check_lengths(lengths, shape, engine)
-    on_gpu = chosen_way(config, placement) == "ipc"
+    if kind.trains:
+        refuse_uneven_heads(shape, train.context_parallel)
+    way = plan_way(config, placement, engine, train.device) if kind.trains else None
+    on_gpu = way is not None and way.name == "ipc"
     demand = Demand(shape, lengths, engine, train, evaluated, config.engine.memory_share, on_gpu)
     memory = plan_memory(demand, placement)
     assignments = _Assignments(placement, memory)
@@ -102,7 +110,9 @@ def make_plan(
     busy = [at.machine for at in (*placement.generating, *placement.ranks)]
     judging = plan_judging(config, there, busy, [rank.machine for rank in ranks])
     threads = config.resources.threads
-    return Plan(kind, lengths, engine, train, threads, judging, placement, memory, engines, ranks, evaluator, demand)
+    return Plan(
+        kind, lengths, engine, train, threads, judging, placement, memory, engines, ranks, evaluator, demand, way
+    )
 
 
 def joined_by(plan: Plan, machine: Machine) -> Plan:

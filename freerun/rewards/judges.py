@@ -52,7 +52,11 @@ def check(judge: JudgeSetting, timeout_s: float = math.inf) -> None:
 
     `timeout_s` is the deadline of parts that have none of their own.
     """
-    for part in parse_judge(judge):
+    check_parts(parse_judge(judge), timeout_s)
+
+
+def check_parts(parts: Sequence[JudgeSpec], timeout_s: float = math.inf) -> None:
+    for part in parts:
         if part.name in BUILT_IN:
             library = LIBRARIES.get(part.name, "").partition(".")[0]
             if library and find_spec(library) is None:

@@ -1,4 +1,4 @@
-"""An engine or a trainer rank of a run, as a process: `python -m freerun.run.child KIND SETTINGS`.
+"""An engine, a trainer rank or the judges of a run, as a process: `python -m freerun.run.child KIND SETTINGS`.
 
 `machine/processes.py` starts it, and `machine/parent.py` ties it to its parent: it ends when that does.
 """
@@ -18,6 +18,7 @@ from freerun.engines.config import ResolvedEngineConfig
 from freerun.machine.garbage import freeze_heap
 from freerun.machine.machines import LOCAL
 from freerun.machine.parent import RUN_KEY, announce_ready, announce_refusal, end_with_parent
+from freerun.rewards.machines.server import JudgeSettings, serve_judges
 from freerun.train.config import ResolvedTrainConfig
 from freerun.weights.way import WeightsWay
 
@@ -83,7 +84,7 @@ def run_trainer(settings: TrainerSettings) -> None:
     from freerun.weights.publish import publisher_for
 
     config = ResolvedTrainConfig.model_validate(settings.train)
-    device = config.device
+    device, key = config.device, os.environ.pop(RUN_KEY, None)
     if settings.memory_share and device == "cuda":
         from torch import cuda
 
@@ -92,7 +93,6 @@ def run_trainer(settings: TrainerSettings) -> None:
         *(settings.rank, config.ranks, settings.rendezvous, device),
         *(settings.host, settings.machine, config.shard, config.context_parallel),
     )
-    key = os.environ.pop(RUN_KEY, None)
     publisher = publisher_for(settings.weights, ranks.rank, Path(settings.scratch), settings.host, key, device)
     checkpoint = Path(settings.checkpoint) if settings.checkpoint else None
     worker = TrainerProcess(
@@ -100,9 +100,14 @@ def run_trainer(settings: TrainerSettings) -> None:
         *(publisher, checkpoint, settings.longest, ranks),
     )
     if ranks.is_first:
-        serve(worker, settings.endpoint, ready)
+        serve(worker, settings.endpoint, ready, key)
     else:
         follow(worker, ready)
+
+
+def run_judge(settings: JudgeSettings) -> None:
+    with open(1, "wb", buffering=0, closefd=False) as log:
+        asyncio.run(serve_judges(settings, os.environ.pop(RUN_KEY), ready, log))
 
 
 def ready(where: str) -> None:
@@ -117,6 +122,8 @@ if __name__ == "__main__":
     try:
         if kind == "engine":
             run_engine(msgspec.json.decode(settings, type=EngineSettings))
+        elif kind == "judge":
+            run_judge(msgspec.json.decode(settings, type=JudgeSettings))
         else:
             run_trainer(msgspec.json.decode(settings, type=TrainerSettings))
     except Exception as error:

@@ -16,6 +16,7 @@ from freerun.rollouts.load import make_rollout
 from freerun.run.agents import AgentServices, agent_services
 from freerun.run.environments import gpu_environments
 from freerun.run.hosts import hosts_of
+from freerun.run.judges import judge_service
 from freerun.run.prepare import Prepared
 from freerun.run.running import RunProcesses
 from freerun.run.start import create_folder
@@ -50,9 +51,10 @@ async def evaluate(prepared: Prepared, progress: Callable[[], None]) -> Evaluati
         plan, folder = prepared.plan(RunKind.EVALUATE, machines=await hosts.machines()), create_folder(prepared)
         environments = await stack.enter_async_context(gpu_environments(plan, hosts, lambda _: None))
         processes = await stack.enter_async_context(Processes("freerun.run.child", folder.logs))
-        judge = await stack.enter_async_context(JudgeService(plan.reward))
+        starter = Starter(prepared.config, plan, processes, environments, hosts)
+        judge = await stack.enter_async_context(judge_service(starter, None, lambda _: None))
         agents = await stack.enter_async_context(agent_services(prepared, folder.logs))
-        started = await Starter(prepared.config, plan, processes, environments, hosts).engine(plan.engines[0])
+        started = await starter.engine(plan.engines[0])
         engine = await stack.enter_async_context(HttpEngine(started.url, hosts.key))
         async with background(processes.watch()):
             return await _evaluator(prepared, judge, engine, agents, beside=False).evaluate(progress)

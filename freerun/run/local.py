@@ -2,31 +2,32 @@
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from freerun.control.controller import Run
 from freerun.control.controller import train as control_train
 from freerun.control.evaluate import EvaluateBeside
-from freerun.control.fleet import Fleet
-from freerun.control.waiting import background, together
-from freerun.core import EngineError, ProcessDied, Version
+from freerun.control.waiting import background
+from freerun.core import ProcessDied, Version
 from freerun.core.observer import Observer
 from freerun.core.records import StepRecord
 from freerun.core.reports import Evaluation
 from freerun.core.state import RunState
-from freerun.engines.base import Engine
 from freerun.machine.garbage import freeze_heap
 from freerun.observe.folder import RunFolder
 from freerun.observe.live import view
 from freerun.observe.report import reported
+from freerun.plan.placement import EVALUATOR
 from freerun.rollouts.base import GroupRollout
 from freerun.rollouts.load import make_rollout
 from freerun.run.agents import AgentServices
 from freerun.run.checkpoints import Checkpointer, saved
 from freerun.run.evaluating import evaluator_of
+from freerun.run.given import check_model
 from freerun.run.hosts import Hosts, hosts_of
+from freerun.run.kept import Joined
 from freerun.run.observed import Observed
 from freerun.run.prepare import Prepared
 from freerun.run.resume import again
@@ -103,8 +104,8 @@ def run_of(
         tasks=observed.tasks,
         rollout=rollout,
         judge=running.judge,
-        engines=dict(running.engines),
-        engines_may_join=running.apart,
+        engines=running.engines,
+        engines_may_join=running.hosts.apart,
         trainer=running.trainer,
         observer=observed.all,
         max_running=config.engine.max_running,
@@ -117,6 +118,8 @@ async def _train(run: Run, running: RunProcesses, start: Start, observed: Observ
     """The loop with what goes on beside it: engines watched, versions evaluated, checkpoints kept."""
     config, trainer, everybody = running.prepared.config, running.trainer, observed.all
     latest = await trainer.publish()
+    for given in running.kept.given:
+        await check_model(given, trainer)
     await run.begin(latest)
     start.begun(running.prepared)
     beside = None
@@ -126,43 +129,37 @@ async def _train(run: Run, running: RunProcesses, start: Start, observed: Observ
         if latest.version not in observed.files.evaluated_versions:
             await beside.published(latest)
     patience_s = config.control.patience_s
-    checkpointer = Checkpointer(trainer, start.folder, config.train.save_every, everybody, patience_s, run.delivered)
+    every, keep = config.train.save_every, config.train.keep
+    checkpointer = Checkpointer(trainer, start.folder, every, everybody, patience_s, keep, run.delivered)
     everybody.add(checkpointer)
     freeze_heap()
-    observed.meter.begin(await idle_s(list(running.engines.values())))
+    observed.meter.begin(await run.fleet.idle_s())
     try:
         async with (
-            saved(checkpointer.checkpoint, trainer.written, checkpointer.weights),
-            background(watch_engines(run.fleet, everybody)),
-            background(running.kept.keep(dict.fromkeys(running.engines, run) if running.apart else {})),
+            saved(checkpointer.checkpoint, checkpointer.written, checkpointer.weights),
+            background(watch_engines(run)),
+            background(running.kept.keep(_who_loses(run, beside, running), running.hosts.newcomers())),
         ):
             await control_train(run)
             if beside:
                 everybody.doing("controller", "waits for the last evaluation")
                 await beside.last()
-            await poll_engines(run.fleet, everybody)
+            await run.fleet.poll()
     finally:
         if beside:
             beside.cancel()
 
 
-async def watch_engines(fleet: Fleet, observer: Observer) -> None:
+def _who_loses(run: Run, beside: EvaluateBeside | None, running: RunProcesses) -> dict[str, Joined]:
+    """Who is to be told when an engine is lost or back, by its name; nobody where losing one ends the run."""
+    evaluator: dict[str, Joined] = {EVALUATOR: beside} if beside else {}
+    return {**dict.fromkeys(running.engines, run), **evaluator} if running.hosts.apart else {}
+
+
+async def watch_engines(run: Run) -> None:
     while True:
-        await poll_engines(fleet, observer)
+        await run.fleet.poll()
         await asyncio.sleep(_POLL_S)
-
-
-async def idle_s(engines: Sequence[Engine]) -> float:
-    """So far, mean over engines."""
-    every = await together(*(engine.stats() for engine in engines))
-    return sum(stats.idle_s for stats in every) / len(every)
-
-
-async def poll_engines(fleet: Fleet, observer: Observer) -> None:
-    """An engine that does not answer is the business of whoever waits for its answers."""
-    for engine in fleet.engines:
-        with suppress(EngineError):
-            observer.engine(engine.name, await engine.stats())
 
 
 def rollout_of(

@@ -2,14 +2,16 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from freerun.config.preset import refuse_unmade
 from freerun.config.text import Origins
 from freerun.config.tree import RunConfig
-from freerun.core import DataError, FinishReason, Sample, Task
+from freerun.core import ConfigError, DataError, FinishReason, Sample, Task
 from freerun.core.nouns import NOT_SAMPLED, VersionRuns
 from freerun.core.observer import Observer
 from freerun.data.stream import TaskStream
@@ -29,6 +31,7 @@ from freerun.rollouts.load import load_own
 from freerun.rollouts.template import template_of
 from freerun.run.guests import load_guests
 from freerun.run.identity import identity
+from freerun.run.ray import NO_RAY
 
 
 @dataclass
@@ -86,6 +89,7 @@ class Prepared:
 def prepare(config: RunConfig, origins: Origins, rollout: Rollout | None = None) -> Prepared:
     """For `train`: also that a batch can be filled, and that the run fits the model and the machine. `rollout` is one
     that is at hand already; else the configuration's is loaded."""
+    _check_launcher(config)
     own, guests = rollout or load_own(config.rollout), load_guests(config.observers)
     prepared = _load(config, origins, own)
     prepared.guests += guests
@@ -96,10 +100,7 @@ def prepare(config: RunConfig, origins: Origins, rollout: Rollout | None = None)
             f"control.groups_per_step is {config.control.groups_per_step}, but {config.data.source} has only "
             f"{len(prepared.tasks)} tasks; lower it, or add data"
         )
-    if config.launcher == "local":
-        prepared.plan(evaluates=bool(config.evaluate.every))
-    else:  # the rest can be known when machines have joined
-        check_lengths(prepared.lengths, prepared.shape, config.engine.on(choose_device(bool(config.resources.gpus))))
+    _check_plan(prepared, RunKind.TRAIN, evaluates=bool(config.evaluate.every))
     return prepared
 
 
@@ -115,6 +116,7 @@ def prepare_sft(config: RunConfig, origins: Origins) -> Prepared:
 
 def prepare_eval(config: RunConfig, origins: Origins) -> Prepared:
     """Held-out tasks only; without `held_out`, those of `data`."""
+    _check_launcher(config)
     config.reward.check()
     own = load_own(config.rollout)
     shape, tokenizer = _load_model(config)
@@ -123,8 +125,18 @@ def prepare_eval(config: RunConfig, origins: Origins) -> Prepared:
     config.reward.check_tasks(tasks)
     prepared = Prepared(config, origins, shape, tokenizer, [], tasks, own, agent=agent)
     if config.launcher == "local":
-        prepared.plan(RunKind.EVALUATE)
+        _check_plan(prepared, RunKind.EVALUATE)
     return prepared
+
+
+def _check_plan(prepared: Prepared, kind: RunKind, evaluates: bool = False) -> None:
+    """Refuse what cannot fit this machine. What others have is known when they have joined: until then, only lengths
+    can be checked."""
+    config = prepared.config
+    if config.launcher == "local":
+        prepared.plan(kind, evaluates)
+    else:
+        check_lengths(prepared.lengths, prepared.shape, config.engine.on(choose_device(bool(config.resources.gpus))))
 
 
 def _load(config: RunConfig, origins: Origins, own: Rollout | None, learns_answers: bool = False) -> Prepared:
@@ -151,8 +163,14 @@ def _asked(task: Task) -> str:
     return repr({key: value for key, value in task.extra.items() if key != "id"})
 
 
+def _check_launcher(config: RunConfig) -> None:
+    if config.launcher == "ray" and find_spec("ray") is None:
+        raise ConfigError(NO_RAY)
+
+
 def _load_model(config: RunConfig) -> tuple[Shape, Any]:
     folder = Path(config.model.path)
+    refuse_unmade(config.preset, config.model.path)
     return read_shape(folder), load_tokenizer(folder)
 
 

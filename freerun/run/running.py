@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from freerun.control.waiting import background, together
-from freerun.core import EngineError, TrainerError
+from freerun.core import EngineError, ProcessDied, TrainerError
 from freerun.engines.http import HttpEngine
 from freerun.machine.processes import Processes
 from freerun.observe.folder import RunFolder
@@ -18,8 +18,10 @@ from freerun.rewards.service import JudgeService
 from freerun.run.agents import AgentServices, agent_services
 from freerun.run.environments import gpu_environments
 from freerun.run.hosts import Hosts
+from freerun.run.judges import judge_service
 from freerun.run.kept import KeptEngines
 from freerun.run.prepare import Prepared
+from freerun.run.shared_folder import note_unshared
 from freerun.run.starter import Starter
 from freerun.train.remote import RemoteTrainer
 
@@ -38,8 +40,7 @@ class RunProcesses:
     evaluation_engine: HttpEngine | None
     agents: AgentServices | None
     kept: KeptEngines
-    apart: bool
-    """Whether engines are on machines that can be lost, and are started again."""
+    hosts: Hosts
 
 
 @asynccontextmanager
@@ -55,10 +56,11 @@ async def run_processes(
     without, fails the block."""
     async with AsyncExitStack() as stack:
         environments = await stack.enter_async_context(gpu_environments(plan, hosts, note))
+        await note_unshared(hosts, folder, plan, note)
         processes = await stack.enter_async_context(Processes("freerun.run.child", folder.logs))
         starter = Starter(prepared.config, plan, processes, environments, hosts)
-        kept = await stack.enter_async_context(KeptEngines(starter, note))
-        judge = JudgeService(plan.reward, log=folder.logs / "judge.log")
+        kept = await stack.enter_async_context(KeptEngines(starter, prepared.shape, note))
+        judge = judge_service(starter, folder.logs / "judge.log", note)
         agents = await stack.enter_async_context(agent_services(prepared, folder.logs))
         generating = [*plan.engines, *([plan.evaluator] if plan.evaluator else [])]
         engines: list[HttpEngine]
@@ -72,10 +74,19 @@ async def run_processes(
         named = {one.process: engine for one, engine in zip(generating, engines, strict=True)}
         evaluator = named.pop(EVALUATOR, None)
         trainer = stack.enter_context(remote)
-        async with background(processes.watch()):
+        async with background(_watch(processes, trainer)):
             try:
-                yield RunProcesses(prepared, named, trainer, judge, evaluator, agents, kept, hosts.apart)
+                yield RunProcesses(prepared, named, trainer, judge, evaluator, agents, kept, hosts)
             except (EngineError, TrainerError):
                 with suppress(TimeoutError):  # when a process of theirs died, that is the first cause
                     await asyncio.wait_for(processes.watch(), _LAST_WORDS_S)
                 raise
+
+
+async def _watch(processes: Processes, trainer: RemoteTrainer) -> None:
+    """Nobody need wait for a trainer that has lost a rank."""
+    try:
+        await processes.watch()
+    except ProcessDied as died:
+        trainer.lose(died.message)
+        raise

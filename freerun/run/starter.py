@@ -1,21 +1,24 @@
 """Starts the engines and the trainer of a run as processes, each with its settings from the plan, on its machine."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from freerun.config.tree import RunConfig
 from freerun.control.waiting import together
-from freerun.core import ConfigError
+from freerun.core import ConfigError, RewardError
+from freerun.core.resolve import IMPORT_PATH, import_path
 from freerun.machine.machines import LOCAL
 from freerun.machine.parent import RUN_KEY
 from freerun.machine.processes import Child, Host, Processes
 from freerun.plan.placement import RunKind
 from freerun.plan.plan import Assignment, Plan
+from freerun.rewards.machines.server import JudgeSettings
+from freerun.rewards.pools import PoolSettings
 from freerun.run.child import EngineSettings, TrainerSettings
 from freerun.run.hosts import Hosts
 from freerun.train.remote import RemoteTrainer
-from freerun.weights.way import WeightsWay, choose_way
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class Starter:
         """As soon as its machine is there; returns when it can be reached. Without it the run cannot go on, unless it
         is on a machine that can be lost: then it is the caller's to see to it when it ends."""
         name, engine = assignment.process, self.plan.engine_settings(assignment)
+        if assignment.url:
+            engine = engine.model_copy(update={"urls": (assignment.url,)})
         host = await self.hosts.host(assignment.machine)
         settings = EngineSettings(self._model, engine.plain(), host.machine.address, host.scratch)
         child = await self.processes.begin(
@@ -54,6 +59,7 @@ class Starter:
         """All ranks, at the same time: each waits for the others. Returns when the first can be reached. Supervised
         training is at temperature 1: nothing in it is sampled."""
         config, plan = self.config, self.plan
+        assert plan.way is not None, "a run that trains has one"
         hosts = [await self.hosts.host(one.machine) for one in plan.ranks]
         first = TrainerSettings(
             self._model,
@@ -64,26 +70,22 @@ class Starter:
             f"tcp://{hosts[0].machine.address}:*" if self.hosts.apart else f"ipc://{self.hosts.scratch}/trainer",
             hosts[0].machine.address,
             hosts[0].scratch,
-            self._way,
+            plan.way,
             str(checkpoint.absolute()) if checkpoint else None,
             rendezvous=await self._rendezvous(hosts),
         )
         ranks = (self._rank(first, rank, one, hosts[rank]) for rank, one in enumerate(plan.ranks))
         endpoint, *_ = await together(*ranks)
-        return RemoteTrainer(endpoint)
+        return RemoteTrainer(endpoint, self.key, hosts[0].clock)
 
-    @property
-    def _way(self) -> WeightsWay:
-        """How versions get from the trainer to the engines."""
-        plan, device = self.plan, self.plan.train.device
-        fetching = [*plan.engines, *([plan.evaluator] if plan.evaluator else [])]
-        on_gpus = self.config.engine.kind == "embedded" and device == "cuda"
-        return choose_way(
-            self.config.weights,
-            [rank.machine for rank in plan.ranks],
-            {engine.machine for engine in fetching},
-            *(device, plan.engine.dtype, on_gpus),
-        )
+    async def judge(self, name: str, machine: str, pools: dict[int, PoolSettings]) -> tuple[Child, str]:
+        """As soon as its machine is there; returns when every worker is ready. It is the caller's to see to it when it
+        ends. It looks for modules where this process does."""
+        host = await self.hosts.host(machine)
+        settings = JudgeSettings(host.machine.address, pools)
+        environment = {IMPORT_PATH: f"{import_path()}{os.pathsep}{Path.cwd()}"} | self._key_on(host)
+        child = await self.processes.begin(name, "judge", settings, 1, environment, host, vital=False)
+        return child, await _ready(child, host)
 
     async def _rendezvous(self, hosts: list[Host]) -> str:
         if self.hosts.apart:
@@ -110,15 +112,18 @@ class Starter:
         return str(Path(self.config.model.path).absolute()) if self.hosts.apart else self.config.model.path
 
     def _environment(self, name: str, host: Host) -> dict[str, str]:
+        return self.environments[name] | self._key_on(host)
+
+    def _key_on(self, host: Host) -> dict[str, str]:
         """Nodes work the key out themselves."""
-        return self.environments[name] | ({RUN_KEY: self.key} if host.machine.name == LOCAL else {})
+        return {RUN_KEY: self.key} if host.machine.name == LOCAL else {}
 
 
 async def _ready(child: Child, host: Host) -> str:
     """Where it can be reached. A refusal on another machine says on which."""
     try:
         return await child.ready()
-    except ConfigError as error:
+    except (ConfigError, RewardError) as error:
         if host.machine.name == LOCAL:
             raise
-        raise ConfigError(f"on machine {host.machine.name}: {error.message}", error.detail) from None
+        raise type(error)(f"on machine {host.machine.name}: {error.message}", error.detail) from None

@@ -52,10 +52,11 @@ async def sft(prepared: Prepared, observers: Iterable[Observer] = (), start: Sta
                 trainer, begins = running.trainer, start.state.version
                 start.begun(prepared)
                 patience_s = config.control.patience_s
-                checkpointer = Checkpointer(trainer, folder, config.train.save_every, everybody, patience_s)
+                every, keep = config.train.save_every, config.train.keep
+                checkpointer = Checkpointer(trainer, folder, every, everybody, patience_s, keep)
                 everybody.add(checkpointer)
                 batches = _batches(stream, prepared, begins)
-                async with saved(checkpointer.checkpoint, trainer.written, checkpointer.weights):
+                async with saved(checkpointer.checkpoint, checkpointer.written, checkpointer.weights):
                     good = await control_sft(
                         *(config.sft, trainer, batches, evaluator_of(running), everybody, state_at, begins),
                         steps=config.control.steps,

@@ -11,28 +11,13 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-import msgspec
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 
 from freerun.core import TrainerError, Version
-from freerun.train.checkpoint_folder import CONTROL, MACHINES, CheckpointFolder
+from freerun.train.checkpoint_folder import CONTROL, MACHINES, CheckpointFolder, Kept
 from freerun.train.ranks import Ranks, own
-
-
-class Kept(msgspec.Struct, frozen=True):
-    """What `machines.json` says."""
-
-    machines: list[str]
-    """Each rank's."""
-    sharing: int
-    """How many ranks shared one copy of the weights."""
-
-    @property
-    def where(self) -> str:
-        ranks = {machine: [r for r, at in enumerate(self.machines) if at == machine] for machine in self.machines}
-        return ", ".join(f"{machine} has rank {' and '.join(map(str, mine))}" for machine, mine in ranks.items())
 
 
 def find_keepers(folder: Path, ranks: Ranks) -> list[int]:
@@ -92,9 +77,8 @@ class Parts:
 
     def _complete(self, control: str, keep: int) -> None:
         unfinished = self._folder.unfinished(self._version)
-        kept = Kept(self._ranks.machines, self._ranks.sharing)
         (unfinished / CONTROL).write_text(control)
-        (unfinished / MACHINES).write_bytes(msgspec.json.format(msgspec.json.encode(kept)) + b"\n")
+        Kept(self._ranks.machines, self._ranks.sharing).write(unfinished)
         self._folder.complete(self._version, keep)
 
 
@@ -157,10 +141,10 @@ def is_apart(checkpoint: Path, ranks: Ranks) -> bool:
         return True
     there = [machine for machine, (_, is_there) in zip(ranks.machines, found, strict=True) if is_there]
     lacking = [machine for machine in ranks.machines if machine not in there]
-    if there and lacking:
+    if lacking:
+        who = f"which is on {there[0]}" if there else "nor does any other machine of the trainer's"
         raise TrainerError(
-            f"{lacking[0]} does not see {checkpoint}, which is on {there[0]}: put `runs` into a folder that both "
-            "share, or copy it there"
+            f"{lacking[0]} does not see {checkpoint}, {who}: put `runs` into a folder that all share, or copy it there"
         )
     return False
 
@@ -169,5 +153,4 @@ def _look(checkpoint: Path, ranks: Ranks) -> tuple[Kept | None, bool]:
     """What `machines.json` says, where there is one; and whether this rank's files are there."""
     if not (checkpoint / MACHINES).is_file():
         return None, checkpoint.is_dir()
-    kept = msgspec.json.decode((checkpoint / MACHINES).read_bytes(), type=Kept)
-    return kept, own_folder(checkpoint, ranks).is_dir()
+    return Kept.read(checkpoint), own_folder(checkpoint, ranks).is_dir()

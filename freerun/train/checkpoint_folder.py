@@ -9,6 +9,8 @@ import re
 import shutil
 from pathlib import Path
 
+import msgspec
+
 from freerun.core import Version
 from freerun.core.files import UNFINISHED, begin_folder, complete_folder, unfinished_of
 from freerun.train.checksums import CHECKSUMS, what_is_damaged, write_checksums
@@ -18,9 +20,30 @@ CONTROL = "control.json"
 TENSORS = ".metadata"
 """Which tensors there are and where, by torch's distributed checkpointing: written after them."""
 MACHINES = "machines.json"
-"""Who has which part, where each machine keeps its own (`apart.py`); each part then has its own tensors."""
+"""Who has which part, where each machine keeps its own (`apart.py`), or the trainer's machine all of it."""
 _DAMAGED = ".damaged"
 _NAME = re.compile(r"step-(\d+)")
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What `machines.json` says: who has a checkpoint, or its parts, where this folder has not all of it."""
+
+    machines: list[str]
+    """Each rank's."""
+    sharing: int
+    """How many ranks shared one copy of the weights."""
+
+    @classmethod
+    def read(cls, checkpoint: Path) -> "Kept":
+        return msgspec.json.decode((checkpoint / MACHINES).read_bytes(), type=cls)
+
+    def write(self, folder: Path) -> None:
+        (folder / MACHINES).write_bytes(msgspec.json.format(msgspec.json.encode(self)) + b"\n")
+
+    @property
+    def where(self) -> str:
+        ranks = {machine: [r for r, at in enumerate(self.machines) if at == machine] for machine in self.machines}
+        return ", ".join(f"{machine} has rank {' and '.join(map(str, mine))}" for machine, mine in ranks.items())
 
 
 class CheckpointFolder:

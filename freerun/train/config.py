@@ -189,9 +189,10 @@ class TrainConfig(Section):
                 "set train.proximal=recompute, or leave them out"
             )
         if self.ranks and self.ranks % self.context_parallel:
+            fitting = max(self.ranks // self.context_parallel, 1) * self.context_parallel
             raise ValueError(
-                f"ranks that share each sequence come in teams: train.ranks={self.ranks} is not a multiple of "
-                f"train.context_parallel={self.context_parallel}; make it one"
+                f"train.ranks={self.ranks} is no multiple of train.context_parallel={self.context_parallel}, the ranks "
+                f"that share each sequence: set train.ranks={fitting}, or lower train.context_parallel"
             )
         mine = dict(by_dotted_key({"train": self.model_dump()}))
         for key, instead in find_objective(self.objective).refuses.items():

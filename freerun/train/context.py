@@ -1,10 +1,11 @@
 """Ranks that share each sequence, Ulysses' way (Jacobs et al. 2023): for sequences longer than one rank's memory holds.
 
-Each of N ranks has its part of a micro-batch's tokens, T / N in a row, wherever that cuts sequences, for all that is
-done token by token. For attention alone they exchange: each gets all tokens of H / N heads, attends as one rank would
-(packed, shared beginnings included), and hands back what those tokens read. What is computed of trained tokens, a few
-numbers each, every rank is then told, so that each has all that an objective may ask of a sequence. Each computes the
-same loss, and takes from it the gradient of its own tokens: the ranks' gradients add up to the gradient.
+Each of N ranks has every N-th token of a micro-batch for all that is done token by token; so each has its part of the
+trained ones, too, whose logits are much of the work. For attention alone they exchange: each gets all tokens of H / N
+heads, attends as one rank would (packed, shared beginnings included), and hands back what those tokens read. What is
+computed of trained tokens, a few numbers each, every rank is then told, so that each has all that an objective may ask
+of a sequence. Each computes the same loss, and takes from it the gradient of its own tokens: the ranks' gradients add
+up to the gradient.
 
 Where there are fewer key/value heads than ranks, or not a multiple, each is sent to all who need it.
 
@@ -65,15 +66,13 @@ class Part(Whole):
     def __init__(self, context: Context, micro: Packed) -> None:
         super().__init__(context, micro)
         self._num_tokens, self._num_trained = len(micro.tokens_T), micro.num_trained
-        size = -(-self._num_tokens // context.size)
-        self._padding = size * context.size - self._num_tokens
-        start = context.position * size
+        self._padding = -self._num_tokens % context.size
         self.tokens_P, self.positions_P = (
-            F.pad(x_T, (0, self._padding))[start : start + size] for x_T in (micro.tokens_T, micro.positions_T)
+            F.pad(x_T, (0, self._padding))[context.position :: context.size]
+            for x_T in (micro.tokens_T, micro.positions_T)
         )
-        mine_A = (micro.rows_A >= start) & (micro.rows_A < start + size)
-        self._places = mine_A.nonzero().squeeze(1)
-        self.rows_A, self.targets_A = micro.rows_A[self._places] - start, micro.targets_A[self._places]
+        self._places = (micro.rows_A % context.size == context.position).nonzero().squeeze(1)
+        self.rows_A, self.targets_A = micro.rows_A[self._places] // context.size, micro.targets_A[self._places]
 
     def attention(self, attend: Attend) -> Attend:
         """By heads, on all tokens: what goes in and what comes out is of this rank's part."""
@@ -82,11 +81,12 @@ class Part(Whole):
         def exchanged(layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
             copies = lcm(ranks, k_TKD.shape[1]) // k_TKD.shape[1]
             k_TKD, v_TKD = (x.repeat_interleave(copies, dim=1) if copies > 1 else x for x in (k_TKD, v_TKD))
-            by_rank = [_cut(x, 1, ranks).transpose(0, 1) for x in (q_THD, k_TKD, v_TKD)]
-            qkv_T = _exchange(torch.cat(by_rank, dim=2), group).flatten(0, 1)[: self._num_tokens]
+            by_rank = [_cut(x, 1, ranks, -1).transpose(0, 1) for x in (q_THD, k_TKD, v_TKD)]
+            everyones = _exchange(torch.cat(by_rank, dim=2), group)
+            qkv_T = everyones.transpose(0, 1).flatten(0, 1)[: self._num_tokens]
             read_THD = attend(layer, *torch.split(qkv_T, [x.shape[2] for x in by_rank], dim=1))
             padded_THD = F.pad(read_THD, (0, 0, 0, 0, 0, self._padding))
-            return _exchange(_cut(padded_THD, 0, ranks), group).transpose(0, 1).flatten(1, 2)
+            return _exchange(_cut(padded_THD, 0, -1, ranks).transpose(0, 1), group).transpose(0, 1).flatten(1, 2)
 
         return exchanged
 
@@ -97,9 +97,9 @@ class Part(Whole):
         return everyones
 
 
-def _cut(x: Tensor, dim: int, pieces: int) -> Tensor:
-    """That dimension as two: pieces, and what is in a piece."""
-    return x.view(*x.shape[:dim], pieces, x.shape[dim] // pieces, *x.shape[dim + 1 :])
+def _cut(x: Tensor, dim: int, *sizes: int) -> Tensor:
+    """That dimension as two."""
+    return x.view(*x.shape[:dim], *sizes, *x.shape[dim + 1 :])
 
 
 def _exchange(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:

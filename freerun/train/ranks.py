@@ -134,9 +134,7 @@ class Ranks:
             outcome = work()
         except FreerunError as error:
             outcome = error
-        outcomes: list[T | FreerunError | None] = [outcome] * self.size
-        if self.size > 1:
-            dist.all_gather_object(outcomes, outcome, group=self._requests)
+        outcomes = self.everyones(outcome)
         for one in outcomes:
             if isinstance(one, FreerunError):
                 raise one

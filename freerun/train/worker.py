@@ -28,9 +28,10 @@ from freerun.core.reports import PUBLISH, StepResult, WeightsHandle
 from freerun.train.config import TrainConfig
 from freerun.train.divergence import refuse_divergence
 from freerun.train.learner import Learner
-from freerun.train.messages import AT_ONCE, Received, receive
-from freerun.train.protocol import Checkpoint
+from freerun.train.messages import Received, receive
+from freerun.train.protocol import Checkpoint, Copied
 from freerun.train.ranks import ALONE, Ranks
+from freerun.train.sockets import listening
 from freerun.weights.base import Publisher, of_parts
 
 if TYPE_CHECKING:
@@ -131,11 +132,13 @@ class TrainerProcess:
         self._refuse_half_a_step()
         self._learner.save(Path(folder), like=self._folder)
 
-    def checkpoint(self, wanted: Checkpoint) -> list[str]:
+    def checkpoint(self, wanted: Checkpoint) -> Copied:
         if wanted.version != self._learner.version:
             raise TrainerError(f"version {wanted.version} is gone: the trainer is at {self._learner.version}")
         self._refuse_half_a_step()
-        return self._checkpoints.begin(self._learner, Path(wanted.folder), wanted.control)
+        notes = self._checkpoints.begin(self._learner, Path(wanted.folder), wanted.control)
+        shared = (Path(wanted.folder) / wanted.token).exists()
+        return Copied(self.ranks.machines, self.ranks.sharing, shared, notes)
 
     def _refuse_half_a_step(self) -> None:
         if not self._learner.savable:
@@ -153,12 +156,10 @@ class Worker(Protocol):
     def do(self, request: tuple[str, Any]) -> Any: ...
 
 
-def serve(worker: Worker, endpoint: str, ready: Callable[[str], None]) -> None:
-    """The first rank, until its process is ended."""
+def serve(worker: Worker, endpoint: str, ready: Callable[[str], None], key: str | None = None) -> None:
+    """The first rank, until its process is ended. `key` is the run's: see `sockets.py`."""
     with zmq.Context() as context, context.socket(zmq.PAIR) as socket:
-        socket.set_hwm(AT_ONCE)
-        socket.bind(endpoint)
-        ready(endpoint)
+        ready(listening(socket, endpoint, key))
         while True:
             socket.send_multipart(answer(worker, receive(lambda: socket.recv_multipart(copy=False))))
 

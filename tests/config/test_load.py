@@ -66,7 +66,6 @@ def test_dump_reads_back_and_says_where_values_came_from(tmp_path: Path) -> None
         ("reward.where=machines", "launcher is local, so there is only this one"),
         ("cluster.listen=here", "cluster.listen: it must be HOST:PORT"),
         ("cluster.listen=0.0.0.0:99999", "cluster.listen: it must be HOST:PORT"),
-        ("engine.urls=[http://a:1]", "say of which kind, engine.kind=vllm"),
         ("engine.tensor_parallel=2", "the embedded engine is on one GPU: set engine.kind=vllm"),
         ("engine.python=python3", "engine.python is the Python of vLLM or SGLang"),
         ("engine={kind: vllm, urls: [a:1]}", "'a:1' is no URL of an engine"),

@@ -57,6 +57,8 @@ def planned(machines: list[Machine], *overrides: str, evaluated: int = 0) -> Pla
         ((0,) * 3, ["train.ranks=2"], "m0", "m1 m2"),
         ((0,) * 3, ["train.ranks=4"], "m0", "m1 m1 m2 m2"),
         ((0,), ["train.ranks=2"], "m0", "m0 m0"),
+        ((0,), ["train.context_parallel=2"], "m0", "m0 m0"),
+        ((0,) * 8, ["train.context_parallel=4"], "m0 m1 m2 m3 m4 m5", "m6 m6 m7 m7"),
     ],
 )  # fmt: skip
 def test_machines_generate_or_train(counts: tuple[int, ...], overrides: list[str], engines: str, ranks: str) -> None:
@@ -97,8 +99,7 @@ def test_supervised_training_has_all_machines_but_the_evaluators() -> None:
         ((4,), ["engine.kind=vllm", "engine.tensor_parallel=4"], "leaves the trainer none of 4"),
         ((4, 8), ["train.ranks=9", "train.shard=machine"], "one machine of the trainer has 1 ranks and another 8"),
         ((4, 4), ["train.ranks=9"], "one a rank"),
-        ((0, 0), ["train.context_parallel=2"], "1 rank(s), which is no multiple of train.context_parallel=2"),
-        ((0, 0), ["train.ranks=5", "train.context_parallel=2"], "set train.ranks=4"),
+        ((1, 3), ["train.context_parallel=2"], "3 rank(s), which is no multiple of train.context_parallel=2: set"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_placed_is_refused(counts: tuple[int, ...], overrides: list[str], says: str) -> None:

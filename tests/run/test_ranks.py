@@ -93,6 +93,7 @@ async def test_a_run_of_two_ranks_and_its_rest_with_one(tmp_path: Path) -> None:
 
 
 async def test_a_killed_rank_ends_the_run_with_that_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both have their part of every sequence."""
     started: list[processes.Processes] = []
 
     class Remembered(processes.Processes):
@@ -101,7 +102,7 @@ async def test_a_killed_rank_ends_the_run_with_that_cause(tmp_path: Path, monkey
             return self
 
     monkeypatch.setattr("freerun.run.running.Processes", Remembered)
-    run = prepared(tmp_path, "train.ranks=2", "control.steps=100000")
+    run = prepared(tmp_path, "train.ranks=2", "train.context_parallel=2", "control.steps=100000")
     training = asyncio.create_task(local.train(run))
     metrics = tmp_path / "runs" / "test" / "metrics.jsonl"
     while not (metrics.exists() and metrics.read_text().count("\n") >= 3):

@@ -1,4 +1,5 @@
-"""Checkpoints where the ranks' machines do not share a folder: two processes, one of which has a disk of its own."""
+"""Ranks on two machines that share nothing but a network: they learn together, and each keeps its own part of a
+checkpoint. Two processes in network namespaces, one of which has a disk of its own."""
 
 import ctypes
 import os
@@ -10,12 +11,13 @@ from typing import Any
 import pytest
 import torch
 
+from freerun.bench.namespaces import enter_network, machines, unavailable
 from freerun.core import TrainerError
 from freerun.train.checkpoint import CheckpointWriter, load_checkpoint
 from freerun.train.checkpoint_folder import CheckpointFolder, damage
 from freerun.train.ranks import ALONE, Ranks
-from tests.train.processes import meeting_point, together
-from tests.train.test_ranks import learned, resumed, student
+from tests.train.processes import together
+from tests.train.test_ranks import assert_close, learned, resumed, student
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
@@ -32,17 +34,16 @@ def on_its_own_disk(folder: Path, size: str = "64m") -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "own", folder], check=True)
 
 
-def can_mount() -> bool:
-    return subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "own", "/mnt"], capture_output=True).returncode == 0
-
-
-def rank(number: int, url: str, folder: Path) -> None:
+def rank(number: int, homes: list[tuple[int, str]], folder: Path) -> None:
     torch.set_num_threads(1)
+    holder, address = homes[number]
+    enter_network(holder)
     kept, full = folder / "kept", folder / "full"
     if number:
         on_its_own_disk(kept)
         on_its_own_disk(full, FULL)
-    ranks = Ranks.join(number, 2, url, "cpu", machine="ab"[number])
+    ranks = Ranks.join(number, 2, f"tcp://{homes[0][1]}:7411", "cpu", host=address, machine="ab"[number])
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "eth0"
     results: dict[str, Any] = {"unbroken": learned(student(0, ranks), range(5))}
     learner, writer = student(0, ranks), CheckpointWriter(2, ranks)
     for version in range(3):
@@ -83,8 +84,8 @@ def refusal(work: Callable[[], Any]) -> str:
 
 @pytest.fixture(scope="module")
 def apart(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    if os.geteuid() != 0 or not can_mount():
-        pytest.skip("to give a process a disk of its own takes root and the right to mount")
+    if why := unavailable():
+        pytest.skip(why)
     folder = tmp_path_factory.mktemp("apart")
     for name in ("kept", "full", "by one"):
         (folder / name).mkdir()
@@ -92,8 +93,13 @@ def apart(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
     learned(one, range(1))
     writer.begin(one, folder / "by one", "{}")
     writer.finish()
-    together(rank, 2, meeting_point(), folder)
+    with machines("a", "b") as both:
+        together(rank, 2, [(machine.pid, machine.address) for machine in both], folder)
     return folder, torch.load(folder / "results")
+
+
+def test_ranks_on_two_machines_learn_what_one_does(apart: tuple[Path, dict[str, Any]]) -> None:
+    assert_close(learned(student(0, ALONE), range(5)), apart[1]["unbroken"], 1e-4)
 
 
 def test_each_machine_keeps_its_own_part_and_says_so_once(apart: tuple[Path, dict[str, Any]]) -> None:

@@ -149,7 +149,7 @@ class Node:
             processors=processors(),
             memory=memory_bytes(),
             gpus=visible_gpus(),
-            packages={name: found for name in _PACKAGES if (found := _version(name))} | {"python": _python()},
+            packages=own_packages(),
             clock_s=time.time(),
         )
 
@@ -234,8 +234,9 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _python() -> str:
-    return platform.python_version()
+def own_packages() -> dict[str, str]:
+    """The versions, on this machine, of what must agree."""
+    return {name: found for name in _PACKAGES if (found := _version(name))} | {"python": platform.python_version()}
 
 
 def _cause(errors: BaseExceptionGroup) -> BaseException:

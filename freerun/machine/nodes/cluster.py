@@ -9,7 +9,7 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Self
 from freerun.core import ConfigError, MachineLost
 from freerun.core.clock import Clock
 from freerun.machine.machines import Machine
-from freerun.machine.nodes.agent import SCRATCH
+from freerun.machine.nodes.agent import SCRATCH, own_packages
 from freerun.machine.nodes.clock import NodeClock
 from freerun.machine.nodes.key import run_key
 from freerun.machine.nodes.link import Link, LinkLost, LinkRefused, admit
@@ -54,8 +54,10 @@ class NodeHost:
 
     scratch = SCRATCH
 
-    def __init__(self, machine: Machine, id: str, link: Link) -> None:
-        self.machine, self.id = machine, id
+    def __init__(self, machine: Machine, offer: Offer, link: Link) -> None:
+        self.machine, self.id = machine, offer.id
+        self.packages = offer.packages
+        """Versions, by name."""
         self._clock = NodeClock()
         self.clock: Clock = self._clock
         self._link = link
@@ -163,7 +165,7 @@ class Cluster:
 
     async def __aenter__(self) -> Self:
         try:
-            self._server = await asyncio.start_server(self._admit, *self._where)
+            self._server = await asyncio.start_server(self._connected, *self._where)
         except OSError as error:
             where = f"{self._where[0]}:{self._where[1]}"
             why = os.strerror(error.errno) if error.errno else str(error)
@@ -180,6 +182,10 @@ class Cluster:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def listens_at(self) -> str:
+        return self._where[0]
 
     @property
     def port(self) -> int:
@@ -209,11 +215,23 @@ class Cluster:
             await self._changed.wait_for(lambda: name in self._hosts and not self._hosts[name].lost.done())
         return self._hosts[name]
 
+    async def newcomer(self, known: Collection[str]) -> NodeHost:
+        """The next machine that is there and is none of those."""
+
+        def others() -> list[NodeHost]:
+            return [host for host in self.present if host.machine.name not in known]
+
+        async with self._changed:
+            await self._changed.wait_for(lambda: bool(others()))
+        return others()[0]
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._admit(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One node, from its greeting until it is lost."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
         try:
             await self._serve(await admit(reader, writer, self._key, metadata.version("freerun")))
         except (LinkRefused, LinkLost, OSError, TimeoutError) as error:
@@ -221,14 +239,13 @@ class Cluster:
             if self._refused <= _REFUSALS:
                 self.note(f"a machine at {_peer(writer)} was not admitted: {error or 'it did not answer'}")
         finally:
-            self._tasks.discard(task)
             writer.transport.abort()
 
     async def _serve(self, link: Link) -> None:
         async with asyncio.timeout(_OFFER_S):
             offer: Offer = await link.receive(Offer)
         machine = self._machine(offer)
-        host = NodeHost(machine, offer.id, link)
+        host = NodeHost(machine, offer, link)
         link.send(Welcome(name=machine.name, run=self.run))
         serving = asyncio.create_task(host.serve())
         try:
@@ -268,7 +285,14 @@ class Cluster:
         return name
 
     async def _check_reachable(self, host: NodeHost) -> None:
-        port, machine = await host.ask("open port"), host.machine
+        machine = host.machine
+        try:
+            port = await host.ask("open port")
+        except ConfigError:
+            raise ConfigError(
+                f"machine {machine.name} says that it is at {machine.address}, where it cannot listen: give it one of "
+                "its own addresses by `freerun node --address`"
+            ) from None
         try:
             async with asyncio.timeout(_REACH_S):
                 _, writer = await asyncio.open_connection(machine.address, int(port))
@@ -289,7 +313,7 @@ class Cluster:
                 "times in logs and shared folders will mislead"
             )
         for package in ("torch", "transformers"):
-            theirs, ours = offer.packages.get(package), _version(package)
+            theirs, ours = offer.packages.get(package), own_packages().get(package)
             if theirs and ours and theirs.split("+")[0] != ours.split("+")[0]:
                 self.note(f"machine {machine.name} has {package} {theirs}, this one {ours}: install the same on both")
 
@@ -309,9 +333,3 @@ def _peer(writer: asyncio.StreamWriter) -> str:
 def _described(machine: Machine) -> str:
     gpus = f", {len(machine.gpus)} GPU(s)" if machine.gpus else ""
     return f"{machine.address}: {machine.processors} processors, {machine.memory / 2**30:.0f} GiB{gpus}"
-
-
-def _version(package: str) -> str | None:
-    with suppress(metadata.PackageNotFoundError):
-        return metadata.version(package)
-    return None

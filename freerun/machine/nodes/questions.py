@@ -5,15 +5,20 @@ A node answers only whoever knows the key, and such a one may start any process 
 
 import asyncio
 import json
+import shutil
 import socket
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from freerun.machine.scratch import memory_folder
+
 _OPEN_S = 30.0
 """How long a port is kept open for others to try."""
 _CONNECT_S = 3.0
 _MOST = 2**28
+LONGEST_TEXT = 4096
+"""Bytes of a file whose text is an answer."""
 
 
 class Questions:
@@ -29,6 +34,7 @@ class Questions:
             "pull": self._pull,
             "path": self._path,
             "clock": self._clock,
+            "shared memory": self._shared_memory,
         }
 
     async def answer(self, what: str, argument: str) -> str:
@@ -36,7 +42,8 @@ class Questions:
         try:
             return await self._known[what](argument)
         except (OSError, TimeoutError, KeyError, ValueError) as error:
-            return f"!{getattr(error, 'strerror', None) or str(error) or type(error).__name__}"
+            silent = "no answer" if isinstance(error, TimeoutError) else type(error).__name__
+            return f"!{getattr(error, 'strerror', None) or str(error) or silent}"
 
     def close(self) -> None:
         for server in self._open:
@@ -80,12 +87,18 @@ class Questions:
     async def _path(self, path: str) -> str:
         """What is at a path: JSON with `exists`, and the text of a small file."""
         found = Path(path)
-        text = found.read_text(errors="replace")[:4096] if found.is_file() and found.stat().st_size <= 4096 else None
+        short = found.is_file() and found.stat().st_size <= LONGEST_TEXT
+        text = found.read_text(errors="replace") if short else None
         return json.dumps({"exists": found.exists(), "text": text})
 
     async def _clock(self, _: str) -> str:
         """The time of day."""
         return str(time.time())
+
+    async def _shared_memory(self, _: str) -> str:
+        """Bytes that are free where processes of a machine share memory, and the folder, as JSON."""
+        folder = memory_folder()
+        return json.dumps([shutil.disk_usage(folder).free, str(folder)])
 
 
 async def _send_zeros(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

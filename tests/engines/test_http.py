@@ -1,4 +1,5 @@
-"""An engine that is lost: whoever waits for it is told at once, though the connection stays open and silent."""
+"""An engine on another machine: when it is lost, whoever waits for it is told at once, though the connection stays open
+and silent; and its clock is not ours."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -7,7 +8,8 @@ from contextlib import asynccontextmanager, closing
 import pytest
 
 from freerun.core import EngineLost, FinishReason
-from freerun.core.reports import WeightsHandle
+from freerun.core.clock import Clock
+from freerun.core.reports import EngineStats, Span, WeightsHandle
 from freerun.engines import wire
 from freerun.engines.base import Sampling
 from freerun.engines.http import HttpEngine
@@ -105,3 +107,14 @@ async def test_cancelling_a_call_is_no_loss() -> None:
         waits.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waits
+
+
+async def test_spans_are_by_our_clock() -> None:
+    class Ahead(Clock):
+        def ours(self, theirs_s: float) -> float:
+            return theirs_s - 1000.0
+
+    said = wire.encode(EngineStats(3, 1, 0, 0, 0.0, spans=[Span("generate", "busy", 1005.0, 1006.5)]))
+    reply = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(said), said)
+    async with silent_server(reply) as (url, _), HttpEngine(url, clock=Ahead()) as engine:
+        assert (await engine.stats()).spans == [Span("generate", "busy", 5.0, 6.5)]
