@@ -14,12 +14,13 @@ from typing import Any, Protocol
 
 from freerun.core import ConfigError
 from freerun.engines.base import Engine
+from freerun.engines.external.ours import check_ours
 from freerun.engines.http import HttpEngine
 from freerun.machine.machines import Machine
 from freerun.machine.processes import Child
+from freerun.models.shape import Shape
 from freerun.plan.plan import Assignment, joined_by
 from freerun.run.child import SERVER_KEY
-from freerun.run.given import check_engine
 from freerun.run.restarts import Restarts
 from freerun.run.starter import StartedEngine, Starter
 
@@ -35,8 +36,8 @@ class Joined(Protocol):
 class KeptEngines:
     """An async context manager, which holds the connections."""
 
-    def __init__(self, starter: Starter, vocab_size: int, note: Callable[[str], None]) -> None:
-        self._starter, self._vocab_size, self._note = starter, vocab_size, note
+    def __init__(self, starter: Starter, shape: Shape, note: Callable[[str], None]) -> None:
+        self._starter, self._shape, self._note = starter, shape, note
         self.given: list[HttpEngine] = []
         """Those that run already."""
         self._stack = AsyncExitStack()
@@ -54,8 +55,8 @@ class KeptEngines:
         reached."""
         if assignment.url and self._starter.config.engine.kind == "embedded":
             key = os.environ.get(SERVER_KEY)
+            await check_ours(assignment.url, key, self._shape)
             given = await self._stack.enter_async_context(HttpEngine(assignment.url, key))
-            await check_engine(given, self._vocab_size)
             self.given.append(given)
             return given
         started = await self._starter.engine(assignment)

@@ -59,7 +59,7 @@ async def run_processes(
         await note_unshared(hosts, folder, plan, note)
         processes = await stack.enter_async_context(Processes("freerun.run.child", folder.logs))
         starter = Starter(prepared.config, plan, processes, environments, hosts)
-        kept = await stack.enter_async_context(KeptEngines(starter, prepared.shape.vocab_size, note))
+        kept = await stack.enter_async_context(KeptEngines(starter, prepared.shape, note))
         judge = judge_service(starter, folder.logs / "judge.log", note)
         agents = await stack.enter_async_context(agent_services(prepared, folder.logs))
         generating = [*plan.engines, *([plan.evaluator] if plan.evaluator else [])]
