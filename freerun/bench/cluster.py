@@ -3,7 +3,7 @@
 Machines are network namespaces (`namespaces.py`), and the commands are the user's (`cluster_run.py`). Three parts:
 
 1. The demo learns on one machine and on three: the controller's, an engine's and the trainer's. Tokens trained a
-   second are compared, and the staleness bound must hold on both.
+   second are compared, those of the seconds in which both are at it, and the staleness bound must hold on both.
 2. On four machines, two of them with engines, the cable of an engine's is cut in the middle of the run, and mended once
    the run has noticed. The run goes on; the engine comes back with the newest version.
 3. The cable of the trainer's machine is cut: the run ends with that cause, nothing of it is left on any machine, and it
@@ -77,20 +77,20 @@ class Pace:
         return sum(tokens for _, tokens in self.steps[1:]) / took_s
 
 
-async def bench_cluster(steps: int | None, seed: int, together: bool, json_only: bool) -> None:
+async def bench_cluster(steps: int | None, seed: int, in_turn: bool, json_only: bool) -> None:
     console = Console(stderr=json_only, highlight=False)
     if why := unavailable():
         console.print(f"cluster: skipped, this {why}")
         return
     made = await _warmed_up(Path("runs"), seed, console)
     settings = [str(made / "run.yaml"), f"seed={seed}"]
-    local, apart = await _learn(made, settings, steps, together, console)
+    local, apart = await _learn(made, settings, steps, in_turn, console)
     with console.status("cables are cut"):
         cut = await cut_cables(made, settings)
     bound = demo_config(made, seed)[0].control.max_staleness
     ratio = apart.tokens_per_s / local.tokens_per_s
     _show(local, apart, cut, bound, console)
-    record = {"bench": "cluster", "bound": bound, "together": together, "ratio": ratio}
+    record = {"bench": "cluster", "bound": bound, "in_turn": in_turn, "ratio": ratio}
     print(json.dumps(record | {"local": asdict(local), "apart": asdict(apart), "cut": asdict(cut)}))
     console.print(
         f"cluster: reward {apart.before:.2f} -> {apart.after:.2f} on 3 machines, {ratio:.2f} of local tokens/s, cut "
@@ -133,9 +133,9 @@ async def _warmed_up(runs: Path, seed: int, console: Console) -> Path:
 
 
 async def _learn(
-    made: Path, settings: Sequence[str], steps: int | None, together: bool, console: Console
+    made: Path, settings: Sequence[str], steps: int | None, in_turn: bool, console: Console
 ) -> tuple[Learned, Learned]:
-    """On one machine and on three: one after the other, or at the same time, where other programs use the cores."""
+    """On one machine and on three: at the same time, or one after the other."""
     changes = [f"control.steps={steps}", f"train.decay_steps={steps}"] if steps else []
     settings = [*settings, *changes]
     with ExitStack() as stack:
@@ -143,13 +143,13 @@ async def _learn(
         run, log = MachineRun(places, settings, made, "apart"), made / "local.jsonl"
         stack.enter_context(console.status("the demo learns on one machine, and on three"))
         here, there = _local(alone, made, log, settings), _apart(run)
-        if together:
-            await asyncio.gather(here, there)
-        else:
+        if in_turn:
             await here
             await there
+        else:
+            await asyncio.gather(here, there)
     local, apart = Pace.of(log), Pace.of(run.log)
-    if together:
+    if not in_turn:
         local, apart = local.beside(apart), apart.beside(local)
     return Learned.of(runs_in(made) / "local", local.tokens_per_s), Learned.of(run.run, apart.tokens_per_s)
 

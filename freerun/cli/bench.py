@@ -290,12 +290,12 @@ def bench_cluster(
         int | None, typer.Option(help="Training steps, instead of the demo's own number.", min=2, show_default=False)
     ] = None,
     seed: Annotated[int, typer.Option(help="Of model, data and sampling.")] = 0,
-    together: Annotated[
+    in_turn: Annotated[
         bool,
         typer.Option(
-            "--together",
-            help="Run on one machine and on three at the same time: a fair comparison where other programs use the "
-            "cores, too.",
+            "--in-turn",
+            help="Run on one machine first and on three then, on a computer that does nothing else; without it, at the "
+            "same time, so that whatever else uses the cores slows both down.",
         ),
     ] = False,
     json_only: JsonOnly = False,
@@ -307,7 +307,7 @@ def bench_cluster(
     """
     from freerun.bench.cluster import bench_cluster
 
-    run_to_end(bench_cluster(steps, seed, together, json_only), lambda: "stopped")
+    run_to_end(bench_cluster(steps, seed, in_turn, json_only), lambda: "stopped")
 
 
 @bench.command("weights")

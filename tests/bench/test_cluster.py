@@ -20,5 +20,5 @@ async def test_where_machines_cannot_be_made_a_line_says_why(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(cluster, "unavailable", lambda: "needs root for network namespaces")
-    await bench_cluster(None, seed=0, together=False, json_only=False)
+    await bench_cluster(None, seed=0, in_turn=False, json_only=False)
     assert capsys.readouterr().out == "cluster: skipped, this needs root for network namespaces\n"
