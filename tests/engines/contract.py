@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 import torch
+from torch import Tensor
 
 from freerun.core import Version
 from freerun.core.reports import EngineStats, UpdateReport, WeightsHandle
@@ -19,6 +20,7 @@ from freerun.engines.config import EngineConfig, OnUpdate
 from freerun.engines.http import HttpEngine
 from freerun.machine.machines import LOOPBACK
 from freerun.machine.processes import Processes
+from freerun.models.attention import PackedAttention
 from freerun.models.checkpoint import save_decoder
 from freerun.models.decoder import Decoder
 from freerun.models.tiny import EOS, PAD, write_tokenizer
@@ -35,10 +37,11 @@ the others in bfloat16, of which one step near 1 is 0.008."""
 KEY = "the key of this run"
 CHARACTERS = "abcdefghijklmnopqrstuvwxyz>+=0123456789 .?"
 SHAPE: dict[str, Any] = {
-    "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32,
-}  # fmt: skip
+    **{"hidden_size": 64, "intermediate_size": 96},
+    **{"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32},
+}
 """A size of head that vLLM's CPU kernels know, and heads for two workers."""
-POSITIONS = 2048
+POSITIONS = 4096
 
 
 @dataclass(frozen=True)
@@ -113,9 +116,22 @@ class Contract:
             furthest = max(furthest, (found - expected)[versions == version].abs().max().item())
         return furthest
 
+    def all_logprobs(self, prompt: list[int], answer: Completion) -> Tensor:
+        """Those of every token of the vocabulary, at each place of the answer, by the newest weights."""
+        sequence, decoder = torch.tensor(prompt + answer.tokens.tolist()), self.weights[self.version]
+        with torch.no_grad():
+            hidden = decoder(sequence, torch.arange(len(sequence)), PackedAttention([len(sequence)]))
+            return decoder.logits(hidden)[len(prompt) - 1 : -1].float().log_softmax(-1)
+
     @property
     def tolerance(self) -> float:
         return TOLERANCE[self.variant.kind]
+
+    @property
+    def long(self) -> int:
+        """Tokens of an answer that takes long enough to look at it meanwhile: a look at another maker's server takes
+        longer."""
+        return 800 if self.variant.kind == "embedded" else 3500
 
 
 async def collect(answers: AsyncIterator[Completion]) -> list[Completion]:

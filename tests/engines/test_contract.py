@@ -20,13 +20,11 @@ from freerun.core import EngineError, FinishReason, ProcessDied
 from freerun.engines.base import Sampling
 from freerun.machine.descendants import descendants
 from freerun.machine.scratch import scratch_folder
-from freerun.models.attention import PackedAttention
 from tests.engines.contract import POSITIONS, Contract, Variant, contract, is_alive, is_wanted, started
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SAMPLING = Sampling(max_new_tokens=40, seed=3, ignore_eos=True)
-LONG = replace(SAMPLING, max_new_tokens=800)
 PROMPTS = ([5, 6, 7], [9], [2 + i % 40 for i in range(70)])
 EOS = 1
 
@@ -77,15 +75,20 @@ async def test_logprobs_are_after_temperature(c: Contract, temperature: float) -
         assert c.off(PROMPTS[0], answer, temperature) < c.tolerance / min(temperature, 1.0)
 
 
+async def test_logprobs_are_before_top_k_and_top_p(c: Contract) -> None:
+    """Among all tokens, as the trainer's are, though only the likeliest are sampled."""
+    prompt = PROMPTS[0]
+    for answer in await c.ask(prompt, replace(SAMPLING, top_k=5, top_p=0.8), 3):
+        assert c.off(prompt, answer) < c.tolerance
+        better = c.all_logprobs(prompt, answer) > torch.tensor(answer.logprobs)[:, None] + 2 * c.tolerance
+        assert better.sum(1).max() < 5
+
+
 async def test_at_temperature_zero_the_likeliest_is_taken(c: Contract) -> None:
     """Up to the engine's precision: of two that are as likely, either."""
-    prompt = PROMPTS[0]
-    (answer,) = await c.ask(prompt, replace(SAMPLING, temperature=0.0))
-    sequence, decoder = torch.tensor(prompt + answer.tokens.tolist()), c.weights[c.version]
-    with torch.no_grad():
-        hidden = decoder(sequence, torch.arange(len(sequence)), PackedAttention([len(sequence)]))
-        logprobs = decoder.logits(hidden)[len(prompt) - 1 : -1].float().log_softmax(-1)
-    taken = logprobs.gather(1, sequence[len(prompt) :, None])[:, 0]
+    (answer,) = await c.ask(PROMPTS[0], replace(SAMPLING, temperature=0.0))
+    logprobs = c.all_logprobs(PROMPTS[0], answer)
+    taken = logprobs.gather(1, torch.tensor(answer.tokens).long()[:, None])[:, 0]
     assert (logprobs.max(1).values - taken).max() < 2 * c.tolerance
 
 
@@ -115,7 +118,7 @@ async def test_stop_tokens_and_strings(c: Contract) -> None:
 
 
 async def test_the_end_token_ends_an_answer(c: Contract) -> None:
-    answers = await c.ask(PROMPTS[0], replace(LONG, ignore_eos=False, max_new_tokens=600), 8)
+    answers = await c.ask(PROMPTS[0], replace(SAMPLING, ignore_eos=False, max_new_tokens=600), 8)
     ended = [answer.tokens.tolist() for answer in answers if answer.finish is FinishReason.STOP]
     assert ended
     assert all(tokens.index(EOS) == len(tokens) - 1 for tokens in ended)
@@ -140,7 +143,7 @@ async def test_nobody_is_answered_without_the_key(c: Contract) -> None:
 
 
 async def test_a_closed_request_is_aborted(c: Contract) -> None:
-    asking = c.ask(PROMPTS[0], LONG, 8)
+    asking = c.ask(PROMPTS[0], replace(SAMPLING, max_new_tokens=c.long), 8)
     await c.until(lambda stats: stats.running == 8, asking)
     asking.cancel()
     await c.until(lambda stats: stats.running + stats.waiting == 0)
@@ -149,7 +152,7 @@ async def test_a_closed_request_is_aborted(c: Contract) -> None:
 async def test_weights_swap_in_mid_answer(c: Contract) -> None:
     """Tokens after a swap are sampled by the new weights, and the cache of those before is rebuilt."""
     begun = c.version
-    asking = c.ask(PROMPTS[0], LONG, 3)
+    asking = c.ask(PROMPTS[0], replace(SAMPLING, max_new_tokens=c.long), 3)
     for _ in range(2):
         await c.sampled(90, asking)
         assert (await c.update()).version == c.version
@@ -168,7 +171,7 @@ async def test_weights_swap_in_mid_answer(c: Contract) -> None:
 
 async def test_running_answers_may_finish_first(c: Contract) -> None:
     """`on_update: finish`: those that have begun keep their version, those that come meanwhile wait for the next."""
-    begun, asking = c.version, c.ask(PROMPTS[0], replace(SAMPLING, max_new_tokens=300), 3)
+    begun, asking = c.version, c.ask(PROMPTS[0], replace(SAMPLING, max_new_tokens=c.long // 2), 3)
     await c.until(lambda stats: stats.running == 3, asking)
     updating = asyncio.create_task(c.update("finish"))
     late = c.ask(PROMPTS[1], SAMPLING)
@@ -183,7 +186,7 @@ async def test_running_answers_may_finish_first(c: Contract) -> None:
 async def test_running_answers_may_keep_their_cache(c: Contract) -> None:
     """`on_update: keep`: their log-probabilities are of a mixture. Whoever comes later gets nothing of the old cache,
     the same prompt included."""
-    prompt, asking = PROMPTS[2], c.ask(PROMPTS[2], LONG, 3)
+    prompt, asking = PROMPTS[2], c.ask(PROMPTS[2], replace(SAMPLING, max_new_tokens=c.long), 3)
     await c.sampled(60, asking)
     await c.update("keep")
     (later,) = await c.ask(prompt, SAMPLING)
@@ -206,12 +209,12 @@ async def test_paused_it_takes_requests_and_weights(c: Contract) -> None:
 
 
 async def test_a_pause_may_end_answers_where_they_are(c: Contract) -> None:
-    asking = c.ask(PROMPTS[0], LONG, 2)
+    asking = c.ask(PROMPTS[0], replace(SAMPLING, max_new_tokens=c.long), 2)
     await c.sampled(40, asking)
     await c.control("/pause?mode=abort")
     for answer in await asking:
         assert answer.finish is FinishReason.ABORT
-        assert 0 < len(answer.tokens) == len(answer.logprobs) == len(answer.versions) < LONG.max_new_tokens
+        assert 0 < len(answer.tokens) == len(answer.logprobs) == len(answer.versions) < c.long
         assert c.off(PROMPTS[0], answer) < c.tolerance
     await c.control("/resume")
     assert len(await c.ask(PROMPTS[0], SAMPLING)) == 1
@@ -220,7 +223,7 @@ async def test_a_pause_may_end_answers_where_they_are(c: Contract) -> None:
 @pytest.mark.parametrize("c", variants((False, 1)), indirect=True)
 async def test_an_engine_that_dies_says_why_and_another_takes_its_place(c: Contract) -> None:
     """The server that computes is killed. Last, since nothing is left of the engine."""
-    asking = c.ask(PROMPTS[0], LONG, 2)
+    asking = c.ask(PROMPTS[0], replace(SAMPLING, max_new_tokens=c.long), 2)
     await c.until(lambda stats: stats.running == 2, asking)
     (child,) = c.processes._children
     below = list(descendants(child.process.pid))

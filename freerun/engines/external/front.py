@@ -21,6 +21,7 @@ from freerun.engines.external.base import Backend, Counts
 from freerun.engines.external.busy import BusyTime
 from freerun.engines.external.versions import VersionFolders
 from freerun.engines.server.pending import AnswerPart, AnswerRequest, PendingAnswers
+from freerun.models.shape import Shape
 from freerun.weights.base import Subscriber
 
 _SPANS = 10_000
@@ -35,12 +36,11 @@ class Front:
     """
 
     def __init__(
-        self, backend: Backend, folders: VersionFolders, vocab_size: int, longest: int, on_update: OnUpdate
+        self, backend: Backend, folders: VersionFolders, shape: Shape, longest: int, on_update: OnUpdate
     ) -> None:
         """`longest` is the most tokens of a prompt and its answer together."""
         self._backend = backend
         self._folders = folders
-        self._vocab_size = vocab_size
         self._longest = longest
         self._on_update = on_update
         self._going: dict[str, asyncio.Task[None]] = {}
@@ -56,6 +56,7 @@ class Front:
         self._busy = BusyTime()
         self._tokens_then = 0
         self._spans: deque[Span] = deque(maxlen=_SPANS)
+        self.shape = shape
         self.version: Version = 0
         self.paused = False
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -74,7 +75,7 @@ class Front:
 
     def _check(self, ask: AnswerRequest) -> None:
         """What our own engine refuses, before the server is asked."""
-        most, answer = self._vocab_size - 1, ask.sampling.max_new_tokens
+        most, answer = self.shape.vocab_size - 1, ask.sampling.max_new_tokens
         if ask.id in self._going:
             raise EngineError(f"there is a request {ask.id!r} already")
         if not ask.prompt:

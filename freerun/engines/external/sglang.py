@@ -238,8 +238,8 @@ class SglangBackend:
             await self._meet()
 
     async def _meet(self) -> None:
-        """Until every worker has done what it was told: SGLang answers when the first has loaded, while the others still
-        read the files. A session for weights begins when all are there; this one is for no weights at all."""
+        """Until every worker has loaded: SGLang answers when the first has, while the others still read the files. A
+        session for weights begins when all are there; this one is for no weights at all."""
         await self._http.post("/begin_weight_update", {"selector": "draft"})
         await self._http.post("/end_weight_update", {})
 
