@@ -16,7 +16,7 @@ from freerun.engines.external.sglang import SglangBackend
 from freerun.models.shape import read_shape, shape_of
 from tests.tiny import TINY, tiny_folder
 
-INFO = {"max_req_input_len": 500, "enable_metrics": True, "incremental_streaming_output": False}
+INFO = {"max_req_input_len": 500, "tp_size": 1, "enable_metrics": True, "incremental_streaming_output": False}
 DONE: dict[str, Any] = {
     "index": 1,
     "output_ids": [5, 6, 7],
