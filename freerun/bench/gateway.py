@@ -106,7 +106,7 @@ async def measure(tokenizer: Any, tokens: int, requests: int, history: str) -> M
         return timed[0]
 
     async with Gateway.opened(around=around) as gateway:
-        with gateway.session(rules, Client(engine, "bench"), "0") as session:  # type: ignore[arg-type]
+        with gateway.session(rules, Client(engine, "bench"), "0") as session:
             url = f"{gateway.access(session).base_url}/chat/completions"
             client = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "freerun.bench.gateway", url, str(tokens), str(requests)),

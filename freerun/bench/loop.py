@@ -31,8 +31,10 @@ from freerun.observe.folder import RunFolder
 from freerun.observe.live import view
 from freerun.observe.meter import StepMeter
 from freerun.run import local
+from freerun.run.hosts import hosts_of
 from freerun.run.observed import Observed
 from freerun.run.prepare import Prepared
+from freerun.run.running import RunProcesses, run_processes
 from freerun.run.start import Start, create_folder
 
 STDERR = Console(stderr=True, highlight=False)
@@ -146,7 +148,7 @@ class Window(Observer):
 class Loop:
     """Running processes, and the version that they have come to."""
 
-    def __init__(self, work: Work, prepared: Prepared, running: local.RunProcesses) -> None:
+    def __init__(self, work: Work, prepared: Prepared, running: RunProcesses) -> None:
         self._work = work
         self._prepared = prepared
         self._running = running
@@ -164,19 +166,19 @@ class Loop:
         last = self._version + warm_up + steps
         folder = RunFolder.create(Path(self._prepared.config.runs), "way")
         live = view(str(way), last, way.max_staleness, STDERR)
-        for engine in self._running.engines:
+        for engine in self._running.engines.values():
             engine.on_update = way.on_update
         prepared, begins = self._as(way, last), RunState(version=self._version)
         observed = Observed.by(prepared, Start(folder, begins), [live])
         with closing(observed.all):
             rollout = self._work.rollout(self._prepared)
             run = local.run_of(prepared, self._running, begins, observed, rollout)
-            window = Window(self._running.engines, observed.meter, run, warm_up, steps)
+            window = Window(list(self._running.engines.values()), observed.meter, run, warm_up, steps)
             observed.all.add(window)
-            observed.meter.begin(await local.idle_s(self._running.engines))
+            observed.meter.begin(await run.fleet.idle_s())
             try:
                 with suppress(Enough):
-                    async with background(local.watch_engines(self._running, observed.all)):
+                    async with background(local.watch_engines(run)):
                         await control_train(run)
             except asyncio.CancelledError:
                 window.say_what_was_seen(way)
@@ -201,7 +203,7 @@ class Loop:
 
     async def _emptied(self) -> None:
         """What was running when the loop ended is cancelled: wait until the engines have seen that."""
-        for engine in self._running.engines:
+        for engine in self._running.engines.values():
             while (stats := await engine.stats()).running + stats.waiting:
                 pass
 
@@ -212,7 +214,10 @@ async def started(work: Work, model: Path, threads: int = 1) -> AsyncIterator[Lo
     prepared = work.prepared(model, threads)
     STDERR.print(f"starts engine and trainer: {work}")
     folder, plan = create_folder(prepared), prepared.plan()
-    async with local.run_processes(prepared, folder, plan, note=STDERR.print) as running:
+    async with (
+        hosts_of(prepared.config, STDERR.print) as hosts,
+        run_processes(hosts, prepared, folder, plan, note=STDERR.print) as running,
+    ):
         freeze_heap()
         yield Loop(work, prepared, running)
 

@@ -6,6 +6,8 @@ every token and log-probability of every batch with what the engine was to say.
 """
 
 import asyncio
+import gc
+import os
 import signal
 import sys
 import time
@@ -17,12 +19,15 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 
+from freerun.bench.namespaces import enter_network
 from freerun.core import FinishReason, Sample, TrainerError, Version
 from freerun.core.reports import StepResult, UpdateReport, WeightsHandle
 from freerun.engines.base import Sampling
 from freerun.engines.config import OnUpdate
-from freerun.machine.parent import end_with_parent
+from freerun.machine.machines import LOOPBACK
+from freerun.machine.parent import READY_FD, RUN_KEY, end_with_parent, kill_with_parent
 from freerun.run.child import ready
+from freerun.weights.base import Subscriber
 
 SCRIPTS = 16
 """Different answers."""
@@ -37,6 +42,12 @@ _A_STEP = 8
 class Settings:
     tokens: int
     """How many an answer has."""
+    host: str = LOOPBACK
+    """The address to listen on."""
+    network: int | None = None
+    """A process in whose network namespace to run."""
+    engines: int = 1
+    """How many to fork, each a process."""
     endpoint: str = ""
     """Where the trainer listens."""
 
@@ -111,13 +122,11 @@ class ScriptedAnswers:
         return UpdateReport(version, 0.0, 0)
 
 
-class NoWeights:
+class NoWeights(Subscriber):
     """What there is to fetch of a version without weights."""
 
     def fetch(self, handle: WeightsHandle) -> dict[str, Any]:
         return {}
-
-    def confirm(self, handle: WeightsHandle) -> None: ...
 
 
 class CheckingTrainer:
@@ -163,29 +172,62 @@ class CheckingTrainer:
         return script
 
 
-async def run_engine(settings: Settings) -> None:
+def run_engines(settings: Settings) -> None:
+    """Fork engines from this process, so that they have what was imported in common, and say where all of them are."""
+    from freerun.engines.embedded import server  # noqa: F401  the slow part, once for all
+
+    gc.collect()
+    gc.freeze()  # pages stay shared
+    announced = [_forked(settings) for _ in range(settings.engines)]
+    end_with_parent()  # by a thread, so only now
+    ready(" ".join(os.fdopen(pipe).read() for pipe in announced))
+    os.wait()
+    os._exit(1)  # one has ended too early, and takes the others along
+
+
+def _forked(settings: Settings) -> int:
+    """A pipe on which an engine that has just been forked says where it is."""
+    announced, announces = os.pipe()
+    if os.fork() == 0:
+        kill_with_parent()
+        os.close(int(os.environ.pop(READY_FD)))  # whoever reads it waits until all have closed it
+        asyncio.run(run_engine(settings, lambda url: _say(announces, url)))
+        os._exit(1)
+    os.close(announces)
+    return announced
+
+
+def _say(pipe: int, what: str) -> None:
+    with os.fdopen(pipe, "w") as writing:
+        writing.write(what)
+
+
+async def run_engine(settings: Settings, ready: Callable[[str], None]) -> None:
     from freerun.engines.embedded.served import ServedEngine
     from freerun.engines.embedded.server import serve_engine
     from freerun.engines.embedded.serving.tokenizer import Tokenizer
     from freerun.engines.listening import Where, listen
 
     engine = cast(ServedEngine, ScriptedAnswers(settings.tokens))  # what the thread asks of one, it has
-    with listen(Where()) as listening:
-        await serve_engine(engine, Tokenizer(Path()), "scripted", listening, NoWeights(), ready)
+    with listen(Where(settings.host)) as listening:
+        key = os.environ.pop(RUN_KEY)
+        await serve_engine(engine, Tokenizer(Path()), "scripted", listening, NoWeights(), ready, api_key=key)
 
 
 def run_trainer(settings: Settings) -> None:
     from freerun.train.worker import serve
 
-    serve(CheckingTrainer(settings.tokens), settings.endpoint, ready)
+    serve(CheckingTrainer(settings.tokens), settings.endpoint, ready, os.environ.pop(RUN_KEY))
 
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    end_with_parent()
     kind, given = sys.argv[1:]
     settings = msgspec.json.decode(given, type=Settings)
-    if kind == "engine":
-        asyncio.run(run_engine(settings))
+    if settings.network is not None:
+        enter_network(settings.network)
+    if kind == "engines":
+        run_engines(settings)
     else:
+        end_with_parent()
         run_trainer(settings)

@@ -24,7 +24,7 @@ app = typer.Typer(
 )
 app.add_typer(bench, name="bench")
 
-ConfigFile = Annotated[Path, typer.Argument(help="The run's YAML file.", show_default=False)]
+ConfigFile = Annotated[Path, typer.Argument(help="The run's YAML file, or a preset's name.", show_default=False)]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="Changes to it, such as train.lr=3e-4.", show_default=False, metavar="KEY=VALUE"),
@@ -43,12 +43,31 @@ def train(
     from freerun.run.prepare import prepare
     from freerun.run.start import Start, create_folder
 
-    prepared = prepare(*_load(file, overrides))
+    config, origins = _load(file, overrides)
+    if dry_run and not Path(config.model.path).is_dir():
+        plan(file, overrides)
+        return
+    prepared = prepare(config, origins)
     run_to_end(check_agent(prepared), lambda: "stopped")  # an agent that cannot run leaves no folder
     if dry_run:
         print(describe(prepared))
         return
     _train(prepared, Start(create_folder(prepared)))
+
+
+@app.command()
+def plan(
+    file: ConfigFile,
+    overrides: Overrides = None,
+    machines: Annotated[int | None, typer.Option(help="Plan for so many machines.", min=1)] = None,
+    gpus: Annotated[int | None, typer.Option(help="GPUs in each of them.", min=0)] = None,
+    gpu_memory: Annotated[float | None, typer.Option(help="GiB of memory of each GPU; 80.", min=1)] = None,
+) -> None:
+    """Print who would run where, on machines that need not be here: memory a GPU, bytes a weight update moves, what
+    does not fit and what would."""
+    from freerun.commands.plan import describe_plan
+
+    print(describe_plan(_load(file, overrides)[0], machines, gpus, gpu_memory))
 
 
 @app.command()
@@ -88,15 +107,15 @@ def sft(file: ConfigFile, overrides: Overrides = None) -> None:
 
 
 @app.command("eval")
-def evaluate(file: ConfigFile, overrides: Overrides = None) -> None:
+def eval_(file: ConfigFile, overrides: Overrides = None) -> None:
     """Measure a policy on held-out tasks: pass@1 with a 95% interval, and pass@k (k is evaluate.samples)."""
     from freerun.commands.progress import counting
-    from freerun.run import local
+    from freerun.run.evaluating import evaluate
     from freerun.run.prepare import prepare_eval
 
     prepared = prepare_eval(*_load(file, overrides))
     with counting("evaluating", len(prepared.held_out)) as progress:
-        result = run_to_end(local.evaluate(prepared, progress))
+        result = run_to_end(evaluate(prepared, progress))
     print(f"pass@1 {result.pass_at_1:.3f} (95% interval {result.low:.3f} to {result.high:.3f}), {result.tasks} tasks")
     if result.k > 1:
         print(f"pass@{result.k} {result.pass_at_k:.3f}")
@@ -189,13 +208,56 @@ def serve(
 
 
 @app.command()
-def doctor() -> None:
-    """Say what this machine can do."""
-    from freerun.commands.doctor import examine
+def node(
+    join: Annotated[str, typer.Option(help="Where the run's controller listens.", metavar="HOST:PORT")],
+    key_file: Annotated[
+        str | None, typer.Option(help="A file with the run's key; else FREERUN_KEY holds it.", show_default=False)
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="What to call this machine; else its host name.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Where other machines reach this one; else as the controller does.")
+    ] = None,
+    wait_s: Annotated[float, typer.Option(help="How long to try while there is no controller.", min=0)] = 600.0,
+    stay: Annotated[bool, typer.Option("--stay", help="Wait for the next run when one is over.")] = False,
+    end_with_stdin: Annotated[
+        bool, typer.Option("--end-with-stdin", help="End when standard input closes, as it does when ssh ends.")
+    ] = False,
+) -> None:
+    """Offer this machine to a run whose controller is on another one."""
+    from freerun.commands.node import end_with_input, join_run
+
+    if end_with_stdin:
+        end_with_input()
+    run_to_end(join_run(join, key_file, name, address, wait_s, stay), lambda: "stopped: what ran here has ended")
+
+
+@app.command()
+def doctor(
+    overrides: Overrides = None,
+    cluster: Annotated[
+        Path | None, typer.Option(help="Try the machines that this run asks for, and all links.", metavar="RUN.yaml")
+    ] = None,
+) -> None:
+    """Say what this machine can do; with --cluster, also what the machines of a run can."""
+    from freerun.commands.doctor import Finding, examine
 
     console = Console(highlight=False)
-    for finding in examine():
+
+    def show(finding: Finding) -> None:
         console.print(f"{finding.mark} {escape(finding.what)}", soft_wrap=True)
+
+    if cluster is None:
+        for finding in examine():
+            show(finding)
+        return
+    from freerun.commands.doctor_cluster import examine_cluster
+
+    async def try_all() -> None:
+        config, _ = _load(cluster, overrides)
+        async for finding in examine_cluster(config, lambda said: console.print(escape(said), style="dim")):
+            show(finding)
+
+    run_to_end(try_all(), lambda: "stopped: the machines have left")
 
 
 @app.command()
@@ -203,10 +265,18 @@ def demo(
     seed: Annotated[int, typer.Option(help="Of model, data and sampling.")] = 0,
     max_staleness: Annotated[int, typer.Option(help="The staleness bound η; 0 is synchronous.")] = 4,
     steps: Annotated[int | None, typer.Option(help="Training steps, instead of the demo's own number.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Another demo: a published run made small, such as areal-1.5b-math-small.")
+    ] = None,
 ) -> None:
     """Watch a tiny model learn to reverse letters, in a minute, on two CPU cores."""
     from freerun.commands.demo import run_demo
+    from freerun.commands.small import run_small
 
+    if preset is not None:
+        changes = [f"seed={seed}", *([f"control.steps={steps}"] if steps else [])]
+        print(run_to_end(run_small(preset, changes)))
+        return
     print(run_to_end(run_demo(seed, max_staleness, steps)))
 
 

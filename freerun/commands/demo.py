@@ -39,30 +39,42 @@ async def run_demo(seed: int, max_staleness: int, steps: int | None, runs: Path 
     make_model(made.path / "model", LETTERS + ">", seed)
     write_tasks(made.path, seed)
     print(f"1 of 2: a tiny model, made from nothing in {made.path}, learns from answers until it gets a third right")
-    warm_up = _config(made.path, seed, *WARM_UP, f"data.source={made.path / 'sft.jsonl'}")
+    warm_up = demo_config(made.path, seed, *WARM_UP, f"data.source={made.path / 'sft.jsonl'}")
     changes = [f"control.max_staleness={max_staleness}"]
     changes += [f"control.steps={steps}", f"train.decay_steps={steps}"] if steps else []
-    return await learn(start_s, warm_up, lambda model: _config(made.path, seed, f"model.path={model}", *changes))
+    return await learn(start_s, warm_up, lambda model: demo_config(made.path, seed, f"model.path={model}", *changes))
 
 
 async def learn(start_s: float, warm_up: Loaded, then: Callable[[Path], Loaded]) -> str:
     """Supervised training, then reinforcement learning from the model that came of it; a line that says what it
     gained. `start_s` is when the demo began."""
-    prepared = prepare_sft(*warm_up)
-    warm = await sft(prepared, [SftProgress(prepared.config.control.steps)])
+    warm = await learn_from_answers(warm_up)
     print("2 of 2: now it learns from rewards alone, generating and training at the same time in two processes")
-    prepared = prepare(*then(warm.checkpoints / "last"))
+    return await learn_from_rewards("demo", start_s, then(warm))
+
+
+async def learn_from_answers(loaded: Loaded) -> Path:
+    """The folder of the model that came of it."""
+    prepared = prepare_sft(*loaded)
+    warm = await sft(prepared, [SftProgress(prepared.config.control.steps)])
+    return warm.checkpoints / "last"
+
+
+async def learn_from_rewards(called: str, start_s: float, loaded: Loaded) -> str:
+    """A line that says what it gained."""
+    prepared = prepare(*loaded)
     outcome = await local.train(prepared)
     first, last = outcome.evaluations[0], outcome.evaluations[-1]
     stalest = max(record.staleness_max for record in outcome.steps)
     print(f"look at {outcome.folder.report}")
     return (
-        f"demo: reward {first.reward_mean:.2f} -> {last.reward_mean:.2f} in {time.monotonic() - start_s:.0f} s, "
+        f"{called}: reward {first.reward_mean:.2f} -> {last.reward_mean:.2f} in {time.monotonic() - start_s:.0f} s, "
         f"staleness max {stalest} (bound {prepared.config.control.max_staleness})"
     )
 
 
-def _config(made: Path, seed: int, *overrides: str) -> Loaded:
+def demo_config(made: Path, seed: int, *overrides: str) -> Loaded:
+    """The demo's settings, with the model and the tasks in that folder."""
     paths = [f"model.path={made / 'model'}", f"data.source={made / 'train.jsonl'}", f"runs={made.parent}"]
     paths += [f"held_out.source={made / 'held_out.jsonl'}", f"seed={seed}"]
     with as_file(files("freerun.commands") / "demo.yaml") as file:

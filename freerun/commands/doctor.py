@@ -91,7 +91,7 @@ def _gpu() -> Finding:
         return Finding(False, "no GPU that torch can use: runs are on the CPU, for models of a few million parameters")
     names = {torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())}
     return Finding(
-        True, f"{torch.cuda.device_count()} GPU(s) ({', '.join(names)}): the engine uses one, the trainer train.ranks"
+        True, f"{torch.cuda.device_count()} GPU(s) ({', '.join(names)}): three quarters generate and the rest trains"
     )
 
 

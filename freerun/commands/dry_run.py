@@ -1,11 +1,15 @@
 """`freerun train --dry-run`: describe what a run would do, and start nothing."""
 
+from freerun.commands.plan import indented, machines_in_words
+from freerun.plan.imagined import machines_to_plan_by
 from freerun.run.prepare import Prepared
 
 
 def describe(prepared: Prepared) -> str:
+    """Machines that are yet to join are imagined."""
     config, shape, num_tasks = prepared.config, prepared.shape, len(prepared.tasks)
-    plan = prepared.plan(evaluates=bool(config.evaluate.every))
+    machines = None if config.launcher == "local" else machines_to_plan_by(config)
+    plan = prepared.plan(evaluates=bool(config.evaluate.every), machines=machines)
     control, rollout, engine, train = config.control, config.rollout, plan.engine, plan.train
     batch, eta = config.batch_samples, control.max_staleness
     steps = control.steps
@@ -23,6 +27,9 @@ def describe(prepared: Prepared) -> str:
         f"AdamW at {train.lr:g}",
         f"           {plan.reward.processes} reward worker(s): {config.reward.in_words}, {config.reward.timeout_s:g} s",
     ]
+    if machines:
+        waits = f"the run waits {config.cluster.wait_s:g} s for them at {config.cluster.listen}, and plans again"
+        lines += indented("machines", [*machines_in_words(plan.placement), waits])
     if config.evaluate.every:
         lines.append(f"           evaluator: an engine of its own, every {config.evaluate.every} steps")
     if note := prepared.held_out_warning:

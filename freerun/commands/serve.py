@@ -11,7 +11,7 @@ from pathlib import Path
 from freerun.config.load import load_section
 from freerun.engines.config import EngineConfig
 from freerun.models.shape import read_shape
-from freerun.weights.subscribe import PLAIN, AnySubscriber
+from freerun.weights.subscribe import AnySubscriber, plain
 
 
 def serve_model(folder: Path, overrides: Sequence[str], host: str, port: int, api_key: str | None) -> None:
@@ -19,7 +19,7 @@ def serve_model(folder: Path, overrides: Sequence[str], host: str, port: int, ap
     config = load_section("engine", EngineConfig, overrides=overrides)
     read_shape(folder)  # before torch is imported, which is slow
     if api_key is None and not _is_loopback(host):
-        print(f"freerun: whoever reaches {host} can use and change this model; consider --api-key", file=sys.stderr)
+        print(f"freerun: whoever reaches {host} can use this model; consider --api-key", file=sys.stderr)
     from freerun.engines.embedded.server import serve
     from freerun.engines.listening import Where
 
@@ -28,7 +28,7 @@ def serve_model(folder: Path, overrides: Sequence[str], host: str, port: int, ap
 
     async def until_told() -> None:
         with contextlib.suppress(asyncio.CancelledError):  # that is how asyncio says Ctrl-C
-            await serve(folder, config, AnySubscriber(PLAIN), ready, where=Where(host, port), api_key=api_key)
+            await serve(folder, config, AnySubscriber(plain()), ready, where=Where(host, port), api_key=api_key)
         print("freerun: ended", file=sys.stderr, flush=True)
         sys.stdout.flush()
         os._exit(0)  # threads may be in the middle of a step, or of reading a text, for seconds

@@ -1,4 +1,4 @@
-"""A YAML file and dotted overrides into one validated tree."""
+"""A preset, a YAML file and dotted overrides into one validated tree."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -8,6 +8,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from freerun.config.preset import Layer, preset_layers, preset_names
 from freerun.config.renamed import in_new_words
 from freerun.config.text import Origins, comments_in, parse
 from freerun.config.tree import RunConfig
@@ -24,8 +25,13 @@ _IMPLIED_BY = ("train.objective", "train.advantages", "train.proximal")
 
 
 def load_config(file: Path | None, overrides: Sequence[str] = ()) -> tuple[RunConfig, Origins]:
-    """The file first, then the overrides in order. A mistake is a ConfigError of one line."""
-    given = [(_read(file), file.name)] if file is not None else []
+    """The preset that any of them names first, then the file, then the overrides in order. Instead of a file, `file`
+    may be a preset's name. A mistake is a ConfigError of one line."""
+    given: list[Layer] = []
+    if file is not None and str(file) in preset_names() and not file.exists():
+        given = [({"preset": str(file)}, _COMMAND_LINE)]
+    elif file is not None:
+        given = [(_read(file), file.name)]
     return _resolved([*given, *((_parse(override), _COMMAND_LINE) for override in overrides)])
 
 
@@ -41,11 +47,13 @@ def config_of(given: RunConfig | Mapping[str, Any] | str | Path, **changes: Any)
     return _resolved([*((with_key({}, key, value), origin) for key, value in values.items()), *dotted])
 
 
-def _resolved(layers: Sequence[tuple[Mapping[str, Any], str]]) -> tuple[RunConfig, Origins]:
-    """Later ones replace what earlier ones say; each has a name for its origin."""
+def _resolved(layers: Sequence[Layer]) -> tuple[RunConfig, Origins]:
+    """Later ones replace what earlier ones say; each has a name for its origin. Below all of them lies the preset that
+    they name."""
     values: dict[str, Any] = {}
     origins: Origins = {}
-    for layer, origin in layers:
+    named = [layer["preset"] for layer, _ in layers if layer.get("preset") is not None]
+    for layer, origin in [*(preset_layers(named[-1]) if named else []), *layers]:
         _merge(values, layer, origins, origin)
     _refuse_unknown(values, RunConfig)
     _imply(values, origins)
@@ -67,6 +75,8 @@ def load_dumped(file: Path, overrides: Sequence[str] = ()) -> tuple[RunConfig, O
     before = [_value(values, key) for key in _IMPLIED_BY]
     for override in overrides:
         _merge(values, _parse(override), origins, _COMMAND_LINE)
+    if origins.get("preset") == _COMMAND_LINE:
+        raise ConfigError("a run keeps the settings that it began with: begin another one with that preset")
     _refuse_unknown(values, RunConfig)
     if [_value(values, key) for key in _IMPLIED_BY] != before:
         for key in [key for key, origin in origins.items() if origin == _OBJECTIVE]:
@@ -108,7 +118,12 @@ def _remove(values: dict[str, Any], key: str) -> None:
 
 def load_section(name: str, kind: type[S], file: Path | None = None, overrides: Sequence[str] = ()) -> S:
     """One section of a run's file, and overrides of its keys. What else the file holds may be missing or wrong."""
-    values: dict[str, Any] = {name: _read(file).get(name, {}) if file else {}}
+    values: dict[str, Any] = {name: {}}
+    content = _read(file) if file else {}
+    preset = content.get("preset")
+    for layer in [*(layer for layer, _ in (preset_layers(preset) if preset else [])), content]:
+        if name in layer:
+            _merge(values, {name: layer[name]}, {}, "")
     for override in overrides:
         if not override.partition("=")[0].startswith(f"{name}."):
             raise ConfigError(f"{override!r} is not {name}.KEY=VALUE")
@@ -124,7 +139,9 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         values = parse(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"there is no file {file}") from None
+        is_file = file.suffix in (".yaml", ".yml")
+        near = "" if is_file else did_you_mean(str(file), preset_names(), lambda name: f"the preset {name}")
+        raise ConfigError(f"there is no file {file}{near}") from None
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -2,8 +2,9 @@
 
 from typing import Any, Literal
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
+from freerun.config.contradictions import across_machines
 from freerun.control.config import ControlConfig, EvaluateConfig, SftConfig
 from freerun.core.section import Section, knob
 from freerun.data.config import DataConfig
@@ -20,12 +21,23 @@ def section(kind: type[Section], help: str) -> Any:
 
 
 class ResourcesConfig(Section):
-    engines: int | None = knob(None, "Engine processes; empty: one, or one on each GPU that engines have.", ge=1)
+    engines: int | None = knob(
+        None,
+        "Engine processes; empty: one on each GPU that engines have (or every engine.tensor_parallel of them), or on "
+        "each machine without GPUs.",
+        ge=1,
+    )
     threads: int = knob(1, "CPU threads of each engine and of each trainer rank.", ge=1)
     engine_gpus: tuple[int, ...] = knob(
-        (), "GPUs that engines run on, numbered from 0; empty: those that the trainer leaves, or its own if it has all."
+        (),
+        "GPUs that engines run on, numbered from 0 through all machines; empty: those that the trainer leaves, or its "
+        "own if it has all.",
     )
-    trainer_gpus: tuple[int, ...] = knob((), "GPUs that trainer ranks run on, one a rank; empty: the last train.ranks.")
+    trainer_gpus: tuple[int, ...] = knob(
+        (),
+        "GPUs that trainer ranks run on, one a rank; empty: the last train.ranks, or else the last quarter: of the "
+        "machines where there are several.",
+    )
     machines: int = knob(1, "Machines that the run waits for; with launcher: local it is this one.", ge=1)
     gpus: int | None = knob(None, "GPUs to use, over all machines; empty: all that there are.", ge=1)
 
@@ -43,6 +55,14 @@ class ClusterConfig(Section):
         "When a machine of the trainer is lost: end the run, which can be resumed, or wait for machines to join and "
         "go on from the newest checkpoint.",
     )
+
+    @field_validator("listen")
+    @classmethod
+    def _has_a_port(cls, listen: str) -> str:
+        host, _, port = listen.rpartition(":")
+        if not host or not port.isdecimal() or int(port) > 65_535:
+            raise ValueError("it must be HOST:PORT, such as 0.0.0.0:7411")
+        return listen
 
 
 class RunConfig(Section):
@@ -98,4 +118,6 @@ class RunConfig(Section):
             raise ValueError("evaluate.every is set, but there is no held_out to evaluate on; add held_out.source")
         if self.sft.until is not None and self.held_out is None:
             raise ValueError("sft.until is set, but there is no held_out to measure it on; add held_out.source")
+        if wrong := across_machines(self):
+            raise ValueError(wrong)
         return self

@@ -4,7 +4,7 @@ There is one loop: synchronous training is `max_staleness: 0`, and conversations
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -13,18 +13,19 @@ from freerun.control.admission import Admission
 from freerun.control.bound import Selection
 from freerun.control.buffer import Buffer
 from freerun.control.config import ControlConfig
+from freerun.control.fleet import Fleet
 from freerun.control.groups import GroupBook, OpenGroup
 from freerun.control.judging import rewarded, verdicts_on
 from freerun.control.lookahead import LookaheadLimit
 from freerun.control.task_queue import TaskQueue
-from freerun.control.waiting import FAILING_S, LAST_STEP_S, background, patiently, together, unbroken
-from freerun.core import Batch, DropReason, EngineError, FreerunError, Group, Version
+from freerun.control.waiting import FAILING_S, LAST_STEP_S, background, patiently, unbroken
+from freerun.core import Batch, DropReason, EngineError, EngineLost, FreerunError, Group, Version
 from freerun.core.observer import Observer, Observers
 from freerun.core.reports import WeightsHandle
 from freerun.core.state import RunState
 from freerun.core.trajectory import Trajectory
 from freerun.engines.base import Client, Engine, Load
-from freerun.engines.router import Router, TrackedEngine
+from freerun.engines.tracked import TrackedEngine
 from freerun.rewards.base import GroupJudge
 from freerun.rollouts.base import GroupRollout, trajectories_of
 from freerun.train.base import Trainer
@@ -46,14 +47,19 @@ class Run:
     tasks: TaskQueue
     rollout: GroupRollout
     judge: GroupJudge
-    engines: list[Engine]
+    engines: Mapping[str, Engine]
+    """Those that the run begins with, by name; `fleet` has those that are there."""
     trainer: Trainer
     observer: Observer = field(default_factory=Observers)
     """Is told everything."""
     begins: RunState = field(default_factory=RunState)
     """Where the run begins; `tasks` begin there too."""
     max_running: int = 10**9
-    """Samples the engines can run at once. Admitting more would only let them grow old in a queue."""
+    """Samples an engine can run at once. Admitting more would only let them grow old in a queue."""
+    max_sessions: int = 10**9
+    """Samples that can run at once, however many engines there are."""
+    engines_may_join: bool = False
+    """Whether the run waits when no engine is left, since another one may come, or it ends."""
     version: Version = field(init=False)
     """The trainer's. Engines take it a moment later; `admission` knows theirs."""
     published: "asyncio.Queue[WeightsHandle]" = field(default_factory=asyncio.Queue)
@@ -65,7 +71,7 @@ class Run:
     lookahead: LookaheadLimit = field(init=False)
     buffer: Buffer = field(init=False)
     load: Load = field(default_factory=Load)
-    router: Router = field(init=False)
+    fleet: Fleet = field(init=False)
     failed_in_a_row: int = 0
     equal_in_a_row: int = 0
     """Groups without signal: all rewards equal."""
@@ -87,7 +93,19 @@ class Run:
             config.groups_per_step, config.max_staleness, lambda: self.judge.waiting // self.group_size
         )
         self.buffer = Buffer(self.book, config.bound(), self.lookahead)
-        self.router = Router(self.engines)
+        self.fleet = Fleet(self.engines, self.observer, config.patience_s, self.engines_may_join, self.load.notify)
+
+    async def begin(self, newest: WeightsHandle) -> None:
+        """Bring the engines the version that the run begins with."""
+        await self.fleet.deliver(newest)
+
+    async def join(self, name: str, engine: Engine) -> None:
+        """An engine has started late or come back: it is asked as soon as it has the newest version."""
+        await self.fleet.join(name, engine)
+
+    def remove(self, name: str, why: str) -> None:
+        """An engine is gone. The groups that it had are asked of others."""
+        self.fleet.remove(name, why)
 
     @property
     def state(self) -> RunState:
@@ -109,8 +127,9 @@ class Run:
 
     @property
     def max_load(self) -> int:
-        """Samples to keep the engines at: what they can run, and an eighth more to refill from at once."""
-        return max(self.max_running * 9 // 8, self.group_size)
+        """Samples to keep the engines at: what those that are there can run, and an eighth more to refill from at
+        once."""
+        return max(min(self.max_running * len(self.fleet), self.max_sessions) * 9 // 8, self.group_size)
 
 
 async def train(run: Run) -> None:
@@ -121,7 +140,11 @@ async def train(run: Run) -> None:
     Invariant: what runs or waits never exceeds what the staleness bound admits, so nothing is trained on too stale.
     """
     try:
-        async with background(noticed(run, produce(run))), background(deliver(run)):
+        async with (
+            background(noticed(run, produce(run))),
+            background(deliver(run)),
+            background(noticed(run, run.fleet.watch())),
+        ):
             for step in range(run.version, run.config.steps):
                 batch, masked_tokens = await next_batch(run, step)
                 if not batch.groups:
@@ -144,7 +167,7 @@ async def produce(run: Run) -> None:
             dealt = run.book.deal(position, task, run.group_size)
             if run.nothing_left:
                 break
-            await run.load.at_most(run.max_load - run.group_size)
+            await run.load.at_most(lambda: run.max_load - run.group_size)
             await run.buffer.room()
             await run.admission.admit(dealt)
             run.load.add(run.group_size)
@@ -154,7 +177,7 @@ async def produce(run: Run) -> None:
 
 
 async def noticed(run: Run, generation: Coroutine[Any, Any, None]) -> None:
-    """Should it fail, engines and trainer are most likely well: the run then ends its step before it ends."""
+    """Should it fail, the trainer is most likely well: the run then ends its step before it ends."""
     try:
         await generation
     except Exception:
@@ -187,18 +210,24 @@ async def answer(run: Run, admitted: OpenGroup) -> None:
 
 
 async def rolled_out(run: Run, admitted: OpenGroup) -> list[Trajectory] | None:
-    """What became of each member; None when the engine failed it every time. A retry starts the group afresh."""
-    tried: list[TrackedEngine] = []
-    for attempt in range(run.config.retries + 1):
-        tried.append(engine := run.router.choose(but_not=tried))
-        reserved = run.group_size if attempt == 0 else 0
-        client = Client(engine, f"{run.seed}/{admitted.id}/{attempt}", run.load, reserved)
+    """What became of each member; None when engines failed it every time. A retry starts the group afresh, and so does
+    the loss of its engine, which is nobody's failure."""
+    failed: list[TrackedEngine] = []
+    counted = True  # as load, since it was admitted
+    while len(failed) <= run.config.retries:
+        engine = await run.fleet.choose(admitted.task.prompt_tokens, but_not=failed)
+        run.load.add(0 if counted else run.group_size)
+        client = Client(engine, f"{run.seed}/{admitted.id}/{len(failed)}", run.load, reserved=run.group_size)
         try:
-            return trajectories_of(await run.rollout(admitted.task, client))
+            return trajectories_of(await engine.roll_out(run.rollout(admitted.task, client)))
+        except EngineLost:
+            pass  # the fleet has said so
         except EngineError as error:
-            run.observer.note(f"group {admitted.id}, attempt {attempt + 1}: {error}")
+            failed.append(engine)
+            run.observer.note(f"group {admitted.id}, attempt {len(failed)}: {error}")
         finally:
             client.close()
+            counted = False
     return None
 
 
@@ -245,13 +274,13 @@ async def learn(run: Run, batch: Batch, masked_tokens: int) -> None:
 
 
 async def deliver(run: Run) -> None:
-    """Bring each version to the engines, complete, between two steps of each. The trainer goes on meanwhile.
+    """Bring each version to the engines there are, complete, between two steps of each. The trainer goes on meanwhile.
 
     Consumes published versions; produces room under the formula; waits for the engines; is unblocked by them.
     """
     while True:
         handle = await run.published.get()
-        taken = together(*(engine.update_weights(handle) for engine in run.engines))
+        taken = run.fleet.deliver(handle)
         updates = await waiting(run, "weights", f"version {handle.version} to the engines", taken)
         run.admission.advance(handle.version)
         run.observer.updated(updates)

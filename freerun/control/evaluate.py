@@ -5,16 +5,18 @@ for it.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import comb, sqrt
 
 from freerun.control.judging import verdicts_on
 from freerun.control.waiting import together
-from freerun.core import DataError, Task, Version
+from freerun.core import DataError, EngineError, Task, Version
 from freerun.core.observer import Observer
 from freerun.core.reports import Evaluation, WeightsHandle
-from freerun.engines.base import Client, Engine
+from freerun.engines.base import Answers, Client, Engine
+from freerun.engines.tracked import TrackedEngine
 from freerun.rewards.base import GroupJudge
 from freerun.rollouts.base import GroupRollout, trajectories_of
 
@@ -30,11 +32,13 @@ class Evaluator:
     pass_reward: float
     seed: int
 
-    async def evaluate(self, progress: Callable[[], None] = lambda: None) -> Evaluation:
-        """Every task once, all at the same time: the engine queues what it has no room for."""
+    async def evaluate(self, progress: Callable[[], None] = lambda: None, engine: Answers | None = None) -> Evaluation:
+        """Every task once, all at the same time: the engine queues what it has no room for. `engine` is asked instead
+        of its own where one is given."""
+        asked = engine or self.engine
 
         async def one(index: int, task: Task) -> tuple[list[float | None], int]:
-            client = Client(self.engine, f"evaluate/{self.seed}/{index}")
+            client = Client(asked, f"evaluate/{self.seed}/{index}")
             trajectories = trajectories_of(await self.rollout(task, client))
             verdicts = await verdicts_on(self.judge, task, trajectories)
             progress()
@@ -89,7 +93,8 @@ class EvaluateBeside(Observer):
     """Evaluates every so many versions beside the run, on an engine of its own.
 
     Consumes published versions; produces evaluations, which it tells `observer`; waits for its engine; is unblocked by
-    it. When the previous evaluation is still going, the version is skipped, and a note says so: nobody waits.
+    it. When the previous evaluation is still going, or the engine fails or is lost, the version is skipped, and a note
+    says so: nobody waits. An engine that joins in place of one that is gone has the next version.
     """
 
     def __init__(self, evaluator: Evaluator, every: int, observer: Observer) -> None:
@@ -99,6 +104,17 @@ class EvaluateBeside(Observer):
         self._going: asyncio.Task[None] | None = None
         self._latest: WeightsHandle | None = None
         self._begun: Version = -1
+        self._engine = _tracked("evaluator", evaluator.engine)
+
+    async def join(self, name: str, engine: Engine) -> None:
+        """Its engine has come back, or another one in its place."""
+        self._engine = _tracked(name, engine)
+        self._observer.note(f"{name} is back")
+
+    def remove(self, name: str, why: str) -> None:
+        """Its engine is gone."""
+        self._engine.lose(why)
+        self._observer.doing(name, f"lost: {why}")
 
     async def published(self, handle: WeightsHandle) -> None:
         """Take the weights if this version's turn has come, and evaluate them in the background."""
@@ -113,15 +129,25 @@ class EvaluateBeside(Observer):
 
     async def _begin(self, handle: WeightsHandle) -> None:
         """Start on that version; the engine has version 0 from its beginning."""
-        if handle.version:
-            await self._evaluator.engine.update_weights(handle)
-        self._begun = handle.version
-        self._going = asyncio.create_task(self._evaluate(handle.version))
+        engine, version = self._engine, handle.version
+        with self._skipped(version):
+            await engine.take(handle)
+            self._begun = version
+            self._going = asyncio.create_task(self._evaluate(engine, version))
 
-    async def _evaluate(self, version: Version) -> None:
-        self._observer.doing("evaluator", f"evaluates version {version}")
-        self._observer.evaluated(version, await self._evaluator.evaluate())
-        self._observer.doing("evaluator", "idle")
+    async def _evaluate(self, engine: TrackedEngine, version: Version) -> None:
+        """All of it, or nothing: without its engine, members would fail and count as not passed."""
+        self._observer.doing(engine.name, f"evaluates version {version}")
+        with self._skipped(version):
+            self._observer.evaluated(version, await engine.roll_out(self._evaluator.evaluate(engine=engine)))
+            self._observer.doing(engine.name, "idle")
+
+    @contextmanager
+    def _skipped(self, version: Version) -> Iterator[None]:
+        try:
+            yield
+        except EngineError as error:
+            self._observer.note(f"version {version} is not evaluated: {error}")
 
     async def finish(self) -> None:
         """Wait for the evaluation that is going, if any; its failure is raised here."""
@@ -138,3 +164,8 @@ class EvaluateBeside(Observer):
     def cancel(self) -> None:
         if self._going:
             self._going.cancel()
+
+
+def _tracked(name: str, engine: Engine) -> TrackedEngine:
+    """Its failures are noted where they matter."""
+    return TrackedEngine(name, engine, lambda engine, error: None)

@@ -46,10 +46,13 @@ class Observer:
         """A training step is done; engines do not have its version yet."""
 
     def updated(self, updates: list[UpdateReport]) -> None:
-        """All engines have the version of the last step."""
+        """All engines that are there have the version of the last step; one report for each."""
 
     def engine(self, name: str, stats: EngineStats) -> None:
         """How an engine is doing, several times a second."""
+
+    def engine_out(self, name: str, why: str) -> None:
+        """An engine is asked nothing more: for good, or until it is heard of again."""
 
     def step(self, record: StepRecord) -> None:
         """All figures of a step, complete: what metrics.jsonl holds. It follows `updated`."""
@@ -108,6 +111,9 @@ class Observers(Observer):
 
     def engine(self, name: str, stats: EngineStats) -> None:
         self._tell(lambda observer: observer.engine(name, stats))
+
+    def engine_out(self, name: str, why: str) -> None:
+        self._tell(lambda observer: observer.engine_out(name, why))
 
     def step(self, record: StepRecord) -> None:
         self._tell(lambda observer: observer.step(record))

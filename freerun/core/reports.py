@@ -14,6 +14,8 @@ class WeightsHandle:
     version: Version
     location: str
     checksum: str = ""
+    parts: list["WeightsHandle"] = field(default_factory=list)
+    """What the version is made of, where several ranks published some of its tensors each."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -29,6 +31,8 @@ class UpdateReport:
     """How long the engine has had nothing to do, since it started."""
     bytes: int = 0
     """How many came over the network for it; 0 where another engine of the machine had fetched them already."""
+    engine: str = ""
+    """Its name. An engine does not know that, and leaves it out."""
 
 
 @dataclass(slots=True, frozen=True)

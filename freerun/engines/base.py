@@ -6,7 +6,7 @@ the version and the log-probability of the forward pass that sampled it.
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -81,16 +81,22 @@ class Completion:
         self.versions = VersionRuns.of(versions)
 
 
-class Engine(Protocol):
+class Answers(Protocol):
     def generate(self, prompt: list[int], sampling: Sampling, n: int = 1) -> AsyncIterator[Completion]:
         """n answers to one prompt, each as it ends. Closing the iterator cancels the rest. Raises EngineError."""
         ...
 
+
+class Engine(Answers, Protocol):
     async def update_weights(self, handle: WeightsHandle) -> UpdateReport:
         """Swap to that version between two steps; returns when every later token is sampled by it."""
         ...
 
     async def stats(self) -> EngineStats: ...
+
+    async def health(self) -> Version:
+        """The version it has. An engine that is well says so at once, however busy it is."""
+        ...
 
 
 class Load:
@@ -98,20 +104,24 @@ class Load:
 
     def __init__(self) -> None:
         self.samples = 0
-        self._less = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def add(self, samples: int) -> None:
         self.samples += samples
 
     def done(self, samples: int) -> None:
         self.samples -= samples
-        self._less.set()
+        self._changed.set()
 
-    async def at_most(self, samples: int) -> None:
+    def notify(self) -> None:
+        """How many there may be has changed."""
+        self._changed.set()
+
+    async def at_most(self, samples: Callable[[], int]) -> None:
         """Wait until there are no more than that."""
-        while self.samples > samples:
-            self._less.clear()
-            await self._less.wait()
+        while self.samples > samples():
+            self._changed.clear()
+            await self._changed.wait()
 
 
 class Client:
@@ -122,7 +132,7 @@ class Client:
     group was admitted; the group's first requests are made of them, and `close` gives back what is left.
     """
 
-    def __init__(self, engine: Engine, seed: str, load: Load | None = None, reserved: int = 0) -> None:
+    def __init__(self, engine: Answers, seed: str, load: Load | None = None, reserved: int = 0) -> None:
         self._engine = engine
         self._seed = seed
         self._load = load or Load()

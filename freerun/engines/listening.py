@@ -1,5 +1,6 @@
 """Where a server of ours listens."""
 
+import ipaddress
 import socket
 from dataclasses import dataclass
 
@@ -38,3 +39,8 @@ def listen(where: Where) -> socket.socket:
 def url_of(listening: socket.socket) -> str:
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def is_loopback(listening: socket.socket) -> bool:
+    """Whether only this machine reaches it."""
+    return ipaddress.ip_address(listening.getsockname()[0]).is_loopback

@@ -65,3 +65,6 @@ class ScriptedEngine:
 
     async def stats(self) -> EngineStats:
         return EngineStats(self.version, self.running, 0, self.tokens, 0.0)
+
+    async def health(self) -> Version:
+        return self.version

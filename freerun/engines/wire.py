@@ -96,6 +96,10 @@ class UpdateRequest(msgspec.Struct, omit_defaults=True):
     """Ours alone: for this update, instead of the engine's own setting."""
 
 
+class Health(msgspec.Struct):
+    version: Version
+
+
 def request_of(id: str, prompt: list[int], sampling: Sampling, n: int) -> GenerateRequest:
     """Without `extras`: no rollout asks for them."""
     params = SamplingParams(

@@ -1,9 +1,10 @@
 """What a child process has to do with its parent: end when it ends, and say whether it is ready. `processes.py` is the
 parent's side.
 
-Two pipes tie a child to its parent. The first is its standard input, the lifeline: nothing is ever written to it, and
-when the parent ends, in whatever way, kill -9 included, the kernel closes it. On the second the child says that it is
-ready, and where it can be reached, or which of our own errors keeps it from that.
+Two pipes tie a child to its parent. The first is its standard input, the lifeline: when the parent ends, in whatever
+way, kill -9 included, the kernel closes it. A parent that promises to (`PULSE_S`) writes to it now and then, and a
+child that has not heard from such a parent for so long ends too: it may be stopped, or hang. On the second pipe the
+child says that it is ready, and where it can be reached, or which of our own errors keeps it from that.
 
 A thread reads the lifeline. Processes that fork must not have threads: the judges' workers use `kill_with_parent`. The
 sandbox, which imports `core` alone and runs programs that may fight back, has its own ways.
@@ -11,6 +12,7 @@ sandbox, which imports `core` alone and runs programs that may fight back, has i
 
 import ctypes
 import os
+import select
 import signal
 import sys
 import threading
@@ -24,6 +26,11 @@ from freerun.core import FreerunError, errors
 
 READY_FD = "FREERUN_READY_FD"
 """The environment variable that holds the descriptor of that second pipe. Without it, nothing is announced."""
+PULSE_S = "FREERUN_PULSE_S"
+"""The environment variable with how long a parent may be silent. Without it, nothing is written to the lifeline."""
+RUN_KEY = "FREERUN_RUN_KEY"
+"""The environment variable with the key that a run's processes show each other. A command line could be read by
+anyone."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -47,10 +54,12 @@ def end_with_parent() -> None:
 
 
 def when_parent_ends(then: Callable[[], object]) -> None:
-    """Call `then`, on a thread, when the lifeline closes."""
+    """Call `then`, on a thread, when the lifeline closes or falls silent."""
+    pulse_s = float(os.environ.pop(PULSE_S, 0)) or None
 
     def wait() -> None:
-        os.read(0, 1)
+        while select.select([0], [], [], pulse_s)[0] and os.read(0, 4096):
+            pass
         then()
 
     threading.Thread(target=wait, name="lifeline", daemon=True).start()

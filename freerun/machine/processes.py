@@ -4,18 +4,21 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import msgspec
 
 from freerun.core import ProcessDied
+from freerun.core.clock import Clock
+from freerun.machine.machines import Machine, this_machine
 from freerun.machine.parent import READY_FD, Refusal
 
 _END_S = 2.0
@@ -85,6 +88,19 @@ class ChildProcess:
         await self.process.wait()
         raise msgspec.json.decode(said, type=Refusal).error() if said else self.died()
 
+    @property
+    def returncode(self) -> int | None:
+        return self.process.returncode
+
+    async def wait(self) -> None:
+        """Until it has ended."""
+        await self.process.wait()
+
+    def pulse(self) -> None:
+        """Tell it that we are here."""
+        if self.process.stdin is not None and not self.process.stdin.is_closing():
+            self.process.stdin.write(b".")
+
     def terminate(self) -> None:
         self._signal(signal.SIGTERM)
 
@@ -113,14 +129,73 @@ class ChildProcess:
 
     def died(self) -> ProcessDied:
         """The error to raise when it has ended too early."""
-        tail, how = self.log_tail(), describe_exit(self.process.returncode or 0)
-        if tail and (ours := _OUR_ERROR.fullmatch(tail.splitlines()[-1])):
-            return ProcessDied(f"the {self.name} process {how}: {ours[1]}")
-        return ProcessDied(f"the {self.name} process {how}; its log is {self.log}", tail)
+        return death(self.name, self.process.returncode or 0, self.log_tail(), self.log)
 
     def log_tail(self) -> str:
         text = self.log.read_text(errors="replace") if self.log else ""
         return "\n".join(text.strip().splitlines()[-_TAIL_LINES:])
+
+
+class Child(Protocol):
+    """A process that was started, on this machine or on another one."""
+
+    name: str
+
+    @property
+    def returncode(self) -> int | None:
+        """None while it runs."""
+        ...
+
+    async def ready(self) -> str:
+        """Wait until it says where it can be reached. What keeps it from that is raised."""
+        ...
+
+    async def wait(self) -> None:
+        """Until it has ended, or its machine is lost."""
+        ...
+
+    def died(self) -> ProcessDied:
+        """The error to raise when it has ended too early."""
+        ...
+
+    async def end(self) -> None: ...
+
+
+class Host(Protocol):
+    """A machine, as something to start processes on."""
+
+    machine: Machine
+    clock: Clock
+    scratch: str
+    """A folder in that machine's shared memory, private to the run."""
+
+    async def start(
+        self, name: str, module: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path
+    ) -> Child:
+        """`log` is on the controller's machine, and follows what the process prints."""
+        ...
+
+    async def free_port(self) -> int:
+        """One of the machine's address that nobody listens on now."""
+        ...
+
+
+@dataclass
+class LocalHost:
+    """The machine that we are on."""
+
+    scratch: str
+    machine: Machine = field(default_factory=this_machine)
+    clock: Clock = field(default_factory=Clock)
+
+    async def start(
+        self, name: str, module: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path
+    ) -> Child:
+        return await ChildProcess.start(name, module, *arguments, environment=environment, log=log, announces=True)
+
+    async def free_port(self) -> int:
+        with socket.create_server((self.machine.address, 0)) as probe:
+            return int(probe.getsockname()[1])
 
 
 class Processes:
@@ -130,39 +205,71 @@ class Processes:
         """Each is `python -m MODULE KIND SETTINGS`."""
         self._module = module
         self._logs = logs
-        self._children: list[ChildProcess] = []
+        self._here = LocalHost("")
+        self._children: list[Child] = []
+        self._vital: list[Child] = []
 
     async def __aenter__(self) -> "Processes":
         return self
 
     async def start(
-        self, name: str, kind: str, settings: Any, threads: int, environment: Mapping[str, str] = _NONE
+        self,
+        name: str,
+        kind: str,
+        settings: Any,
+        threads: int,
+        environment: Mapping[str, str] = _NONE,
+        host: Host | None = None,
     ) -> str:
-        """Start a process and wait until it says where it can be reached, or what keeps it from starting, which is
-        raised. Cancelled or failed, nothing is left."""
-        child = await ChildProcess.start(
-            *(name, self._module, kind, msgspec.json.encode(settings).decode()),
-            environment={**environment, "OMP_NUM_THREADS": str(threads)},
-            log=self._logs / f"{name}.log",
-            announces=True,
+        """Start a process that the run cannot go on without, on this machine unless told otherwise, and wait until it
+        says where it can be reached, or what keeps it from starting, which is raised. Cancelled or failed, nothing is
+        left."""
+        return await (await self.begin(name, kind, settings, threads, environment, host)).ready()
+
+    async def begin(
+        self,
+        name: str,
+        kind: str,
+        settings: Any,
+        threads: int,
+        environment: Mapping[str, str] = _NONE,
+        host: Host | None = None,
+        vital: bool = True,
+    ) -> Child:
+        """The same without waiting. When one that is not `vital` ends, it is the caller's to see to it."""
+        child = await (host or self._here).start(
+            *(name, self._module, [kind, msgspec.json.encode(settings).decode()]),
+            {**environment, "OMP_NUM_THREADS": str(threads)},
+            self._logs / f"{name}.log",
         )
         self._children.append(child)
-        return await child.ready()
+        if vital:
+            self._vital.append(child)
+        return child
 
     async def watch(self) -> None:
-        """Never returns: raises as soon as a process has ended. If several have, it names one that was killed, or the
-        first that was started: others may have ended because it did."""
-        waits = {asyncio.create_task(child.process.wait()): child for child in self._children}
+        """Never returns: raises as soon as a process that the run needs has ended. If several have, it names one that
+        was killed, or the first that was started: others may have ended because it did."""
+        if not self._vital:
+            await asyncio.Future()
+        waits = {asyncio.create_task(child.wait()): child for child in self._vital}
         try:
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
         ended = [child for wait, child in waits.items() if wait in done]
-        raise min(ended, key=lambda child: (child.process.returncode or 0) >= 0).died()
+        raise min(ended, key=lambda child: (child.returncode or 0) >= 0).died()
 
     async def __aexit__(self, *_: object) -> None:
         await asyncio.gather(*(child.end() for child in self._children))
+
+
+def death(name: str, code: int, tail: str, log: Path | None) -> ProcessDied:
+    """The error that says how a process ended; `tail` is the end of its log."""
+    if tail and (ours := _OUR_ERROR.fullmatch(tail.splitlines()[-1])):
+        return ProcessDied(f"the {name} process {describe_exit(code)}: {ours[1]}")
+    return ProcessDied(f"the {name} process {describe_exit(code)}; its log is {log}", tail)
 
 
 def describe_exit(code: int) -> str:

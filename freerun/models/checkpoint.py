@@ -6,7 +6,7 @@ Our layout fuses q, k, v and gate, up; `PARTS` says of which Hugging Face tensor
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ PARTS = {
 OUTSIDE = {"embed": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}
 SHARD_BYTES = 5_000_000_000
 _KNOWN = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+_KNOWN_SLICES = ("F32", "BF16", "F16", "F64")
+"""The same, as safetensors calls them."""
 _WEIGHTS = re.compile(r"\.(safetensors|bin|pt|pth|gguf|h5|msgpack|onnx|ckpt)(\.|$)")
 """Files of weights, in whatever format, and their indices."""
 _LAYER = re.compile(r"layers\.(\d+)\.(\w+)\.(weight|bias)")
@@ -64,6 +66,35 @@ def load_decoder(folder: Path, dtype: torch.dtype = torch.float32, device: str =
         decoder.head.weight = decoder.embed.weight
     decoder.inv_freq = inverse_frequencies(shape).to(device)  # stays float32 whatever the weights are
     return decoder
+
+
+def empty_decoder(folder: Path, device: str = "cpu") -> Decoder:
+    """The model in that folder on the meta device, its weights nowhere yet (`read_rows` has them); frequencies aside,
+    which are on `device`."""
+    shape = read_shape(folder)
+    with torch.device("meta"):
+        decoder = Decoder(shape)
+    decoder.inv_freq = inverse_frequencies(shape).to(device)
+    return decoder
+
+
+def read_rows(folder: Path, name: str, shape: torch.Size, rows: range) -> Tensor:
+    """Some rows of one of our tensors, which has that shape; nothing else is read. The file is mapped for that long
+    only, so that its pages do not add up beside what they are copied to."""
+    with _Folder(folder) as files:
+        parts = [files.open_slice(part) for part in hugging_face_names(name)]
+        if odd := [part.get_dtype() for part in parts if part.get_dtype() not in _KNOWN_SLICES]:
+            raise ConfigError(f"{folder}: {name} is of type {odd[0]}: give the model as it was before that")
+        lengths = [part.get_shape()[0] for part in parts]
+        found = [(sum(lengths), *part.get_shape()[1:]) for part in parts]
+        if any(one != tuple(shape) for one in found):
+            raise ConfigError(f"{folder}: {name} has shape {found[0]}, not {tuple(shape)}")
+        pieces, start = [], 0
+        for part, length in zip(parts, lengths, strict=True):
+            begin, end = (min(max(at - start, 0), length) for at in (rows.start, rows.stop))
+            pieces.append(part[begin:end])
+            start += length
+        return torch.cat(pieces)
 
 
 def save_decoder(decoder: Decoder, folder: Path, like: Path | None = None) -> None:
@@ -151,13 +182,21 @@ class _Folder:
         self._open.close()
 
     def read(self, name: str) -> Tensor:
+        tensor: Tensor = self._asked(name, lambda file: file.get_tensor(name))
+        return tensor
+
+    def open_slice(self, name: str) -> Any:
+        """A tensor to take rows from; what is not taken is not read."""
+        return self._asked(name, lambda file: file.get_slice(name))
+
+    def _asked(self, name: str, question: Callable[[Any], Any]) -> Any:
+        """What the file that holds this tensor answers."""
         file = self._where.get(name, "model.safetensors")
         if file not in self._files:
             if not (self._folder / file).is_file():
                 raise ConfigError(f"model.path: {self._folder} lacks {file}, which holds {name}")
             self._files[file] = self._open.enter_context(safe_open(self._folder / file, framework="pt"))
         try:
-            tensor: Tensor = self._files[file].get_tensor(name)
+            return question(self._files[file])
         except SafetensorError:
             raise ConfigError(f"model.path: {self._folder} holds no tensor {name}; its config.json wants it") from None
-        return tensor

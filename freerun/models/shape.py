@@ -5,6 +5,7 @@ rather than computed wrongly later.
 """
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,18 +45,29 @@ class Shape:
     @property
     def num_parameters(self) -> int:
         qkv = (self.heads + 2 * self.kv_heads) * self.head_dim
-        layer = self.hidden * qkv + self.heads * self.head_dim * self.hidden + 3 * self.hidden * self.ffn
+        layer = self.hidden * qkv + self.heads * self.head_dim * self.hidden + self.mlp_parameters
         return self.layers * layer + (1 if self.tied else 2) * self.vocab_size * self.hidden
+
+    @property
+    def mlp_parameters(self) -> int:
+        """Those of one layer."""
+        return 3 * self.hidden * self.ffn
 
 
 def read_shape(folder: Path) -> Shape:
     path = folder / "config.json"
     if not folder.is_dir():
-        raise ConfigError(f"model.path: there is no folder {folder}; give a folder with config.json and safetensors")
+        raise ConfigError(f"model.path: there is no folder {folder}; {_how_to_get(str(folder))}")
     if not path.is_file():
         raise ConfigError(f"model.path: {folder} has no config.json; give a Hugging Face model folder")
     raw, generation = json.loads(path.read_text()), folder / "generation_config.json"
     return shape_of(raw, json.loads(generation.read_text()) if generation.is_file() else {})
+
+
+def _how_to_get(name: str) -> str:
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith("."):
+        return f"if that is a model of the Hugging Face hub, get it by `hf download {name} --local-dir {name}`"
+    return "give a folder with config.json and safetensors"
 
 
 def shape_of(raw: dict[str, Any], generation: dict[str, Any] | None = None) -> Shape:

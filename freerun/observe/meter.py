@@ -8,7 +8,7 @@ when the engines have its version; one of supervised training, which publishes n
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from freerun.core import Batch, DropReason, Group, Task
@@ -20,6 +20,7 @@ from freerun.core.reports import EngineStats, Span, StepResult, UpdateReport
 from freerun.core.trajectory import Trajectory
 from freerun.observe.advice import Advice, AgentAdvice
 from freerun.observe.agents import SessionCounter
+from freerun.observe.engines import EngineFigures
 
 
 @dataclass(frozen=True)
@@ -92,20 +93,16 @@ class StepMeter(Observer):
         """The rewards judged since the last step, and enough earlier ones to make up a batch."""
         self._judged_since = self._judged = 0
         self._advice = Advice()
-        self._engine_idle_s = 0.0
         self._learning: BatchFigures | None = None
         self._stepped: Stepped | None = None
-        self._engines: dict[str, EngineStats] = {}
-        self._prompt_tokens = self._reused_tokens = 0
-        """What engines had counted at the last step."""
-        self._cached_share = math.nan
+        self._engines = EngineFigures()
         self._sessions = SessionCounter(agents_before)
         self._agent_advice = AgentAdvice()
 
-    def begin(self, engine_idle_s: float = 0.0) -> None:
-        """Generation begins now: what came before was start-up, when engines have been idle for so long."""
+    def begin(self, engines_idle_s: Mapping[str, float]) -> None:
+        """Generation begins now: what came before was start-up, when engines, by name, have been idle for so long."""
         self._last_step_s = self._batch_asked_s = time.monotonic()
-        self._engine_idle_s = engine_idle_s
+        self._engines.begin(engines_idle_s)
 
     def group(self, event: GroupEvent) -> None:
         self._ready += (event.stage is Stage.READY) - (event.stage is Stage.TRAINING)
@@ -125,11 +122,15 @@ class StepMeter(Observer):
         self._tell.doing("rewards", f"{self._judged} answers judged")
 
     def engine(self, name: str, stats: EngineStats) -> None:
-        self._engines[name] = stats
+        self._engines.heard(name, stats)
         doing = f"version {stats.version}, {stats.running} answers running, {stats.waiting} queued"
         self._tell.doing(name, doing)
         for span in stats.spans:
             self._tell.span(replace(span, process=name))
+
+    def engine_out(self, name: str, why: str) -> None:
+        self._engines.out(name)
+        self._tell.doing(name, why)
 
     def span(self, span: Span) -> None:
         if span.track == "checkpoint":  # the trainer was busy with a copy of itself until now
@@ -159,17 +160,16 @@ class StepMeter(Observer):
         now_s, record = time.monotonic(), self._stepped.record
         name = f"publish version {record.version}"
         self._tell.span(Span("publish", name, self._trained_s, now_s, process="controller"))
-        idle_s = _mean([update.idle_s for update in updates])
         recomputed = float(sum(update.recomputed_tokens for update in updates))
+        received = float(sum(update.bytes for update in updates))
         record = replace(
             record,
-            engine_idle_s=idle_s - self._engine_idle_s,
+            engine_idle_s=self._engines.idle_s(updates),
             update_s=now_s - self._trained_s,
             update_pause_s=_mean([update.pause_s for update in updates]),
-            trainer=record.trainer | {"recomputed_tokens": recomputed},
+            trainer=record.trainer | {"recomputed_tokens": recomputed, "weights_bytes": received},
         )
         self._stepped = replace(self._stepped, record=record)
-        self._engine_idle_s = idle_s
         self._complete()
 
     def close(self) -> None:
@@ -185,7 +185,7 @@ class StepMeter(Observer):
 
     def _record(self, now_s: float, trained: BatchFigures, result: StepResult) -> StepRecord:
         step_s = now_s - self._last_step_s
-        every, tally = self._engines.values(), self._ended.tally
+        every, tally = self._engines.latest, self._ended.tally
         return StepRecord(
             step=result.version,
             version=result.version,
@@ -210,19 +210,11 @@ class StepMeter(Observer):
             running=sum(stats.running + stats.waiting for stats in every),
             waiting=self._ready,
             solved=self._solved(),
-            cache_hit_share=self._cache_hit_share(),
+            cache_hit_share=self._engines.cache_hit_share(),
             agents=self._sessions.record,
-            trainer=result.metrics | {"masked_tokens": float(trained.masked_tokens), "recomputed_tokens": 0.0},
+            trainer=result.metrics
+            | {"masked_tokens": float(trained.masked_tokens), "recomputed_tokens": 0.0, "weights_bytes": 0.0},
         )
-
-    def _cache_hit_share(self) -> float:
-        """Engines tell a few times a second: a quick step may have heard nothing, and then what was known holds."""
-        every = self._engines.values()
-        prompt_tokens, reused_tokens = sum(e.prompt_tokens for e in every), sum(e.reused_tokens for e in every)
-        asked, found = prompt_tokens - self._prompt_tokens, reused_tokens - self._reused_tokens
-        self._prompt_tokens, self._reused_tokens = prompt_tokens, reused_tokens
-        self._cached_share = found / asked if asked > 0 else self._cached_share
-        return self._cached_share
 
     def _trainer_idle_s(self, now_s: float, result: StepResult) -> float:
         """Before the step, for a batch; after it, until its version could be published and was."""

@@ -4,16 +4,16 @@ How many tokens an engine's cache then holds, and how many the trainer takes in 
 their weights (`engines/embedded/memory.py`, `train/budget.py`): only then is it known what is really free.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from freerun.core import ConfigError
 from freerun.engines.config import ResolvedEngineConfig
 from freerun.engines.embedded import memory
-from freerun.machine.gpus import Gpu
 from freerun.models.shape import Shape
 from freerun.plan.lengths import Lengths
-from freerun.plan.placement import EVALUATOR, Placement, engine_name, rank_name
+from freerun.plan.placement import EVALUATOR, Place, Placement, engine_name, rank_name
 from freerun.train import needs
 from freerun.train.config import ResolvedTrainConfig
 
@@ -23,14 +23,17 @@ _SPARE = 0.02
 """The share of a GPU's memory that is left for whoever else uses it."""
 _ROUNDING = 2**29
 """Allocators round up: what a process gets beyond what it was estimated to need."""
+_THEIR_WORK = 6 * 2**30
+"""What vLLM and SGLang take beside weights and cache: CUDA graphs, workspaces, two buckets of new weights."""
 
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes that a process cannot do without, and bytes beyond which it gains nothing."""
+    """Bytes of one GPU that a process cannot do without, and bytes beyond which it gains nothing."""
 
     name: str
     gpu: int
+    """Numbered through all machines."""
     least: int
     most: int
     what: str
@@ -45,24 +48,29 @@ class MemoryShare:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    gpus: list[Gpu]
+    placement: Placement
     shares: list[MemoryShare]
 
     def share(self, name: str) -> float | None:
-        """The share of its GPU's memory that the process of this name gets; None for one that has no GPU."""
-        for share in self.shares:
-            if share.need.name == name:
-                return share.bytes / self.gpus[share.need.gpu].total
-        return None
+        """The share of its GPU's memory that the process of this name gets, the smallest where it has several GPUs;
+        None for one that has no GPU."""
+        gpus = self.placement.gpus
+        return min((one.bytes / gpus[one.need.gpu].total for one in self.shares if one.need.name == name), default=None)
 
     def __str__(self) -> str:
         lines = []
-        for index, gpu in enumerate(self.gpus):
+        for index in range(len(self.placement.gpus)):
             here = [share for share in self.shares if share.need.gpu == index]
             processes = "; ".join(f"{share.need.name} {_gib(share.bytes)} ({share.need.what})" for share in here)
             if here:
-                lines.append(f"GPU {index} ({gpu}): {processes}")
+                lines.append(f"{gpu_in_words(self.placement, index)}: {processes}")
         return "\n".join(lines)
+
+
+def gpu_in_words(placement: Placement, index: int) -> str:
+    """Its number, what it is, and which machine it is in where there are several."""
+    machine = f"{placement.machine_of[index].name}: " if len(placement.machines) > 1 else ""
+    return f"{machine}GPU {index} ({placement.gpus[index]})"
 
 
 @dataclass(frozen=True)
@@ -77,67 +85,91 @@ class Demand:
     """Answers that the evaluator is asked for at a time; 0 without one."""
     engine_share: float | None = None
     """The share of a GPU that the user gives each engine; None: what it needs."""
+    published_on_gpu: bool = True
+    """Whether new versions lie in the trainer's GPU until engines have them."""
 
 
 def plan_memory(demand: Demand, placement: Placement) -> MemoryPlan:
     """Every process gets what it needs; the rest is divided in proportion to what each can use."""
+    _check_machines(demand, placement)
     shares: list[MemoryShare] = []
-    all_needs = list(_needs(demand, placement))
-    for index, gpu in enumerate(placement.gpus):
-        here = [need for need in all_needs if need.gpu == index]
-        if not here:
-            continue
-        elsewhere = [*placement.engines, placement.evaluator if demand.evaluated else None]
-        visitors = sum(
-            index in placement.engine_sees(gpu_of)[1:] for gpu_of in elsewhere
-        )  # they fetch weights from here
-        free = gpu.free - int(_SPARE * gpu.total) - _CONTEXT * (len(here) + visitors)
+    by_gpu: dict[int, list[Need]] = {}
+    for need in _needs(demand, placement):
+        by_gpu.setdefault(need.gpu, []).append(need)
+    visitors = Counter(
+        gpu for place in placement.generating for gpu in set(placement.engine_sees(place)) - set(place.gpus)
+    )  # they fetch weights from there
+    for index, here in sorted(by_gpu.items()):
+        gpu = placement.gpus[index]
+        free = gpu.free - int(_SPARE * gpu.total) - _CONTEXT * (len(here) + visitors[index])
         left = free - sum(need.least for need in here)
         if left < 0:
-            raise ConfigError(_refusal(index, gpu, here, free))
+            raise ConfigError(_refusal(gpu_in_words(placement, index), here, free))
         wanted = sum(need.most - need.least for need in here)
         scale = min(1.0, left / wanted) if wanted else 0.0
         shares += [MemoryShare(need, need.least + int(scale * (need.most - need.least))) for need in here]
-    return MemoryPlan(placement.gpus, shares)
+    return MemoryPlan(placement, shares)
 
 
 def _needs(demand: Demand, placement: Placement) -> Iterator[Need]:
     shape, train, longest = demand.shape, demand.train, demand.lengths.sequence
     per_token = needs.bytes_per_token(shape, train)
     in_a_pass = train.micro_batch_tokens or max(needs.PASS_TOKENS, longest)
-    for rank, gpu in enumerate(placement.ranks):
-        if gpu is not None:
-            standing = needs.standing_bytes(shape, train, publishes=rank == 0) + _ROUNDING
+    for rank, place in enumerate(placement.ranks):
+        publishes = rank == 0 and demand.published_on_gpu
+        for gpu in place.gpus:
+            standing = needs.standing_bytes(shape, train, publishes, len(placement.training)) + _ROUNDING
             most, least = max(in_a_pass, longest), longest if train.micro_batch_tokens is None else in_a_pass
             what = f"{_gib(standing)} for weights and optimizer, then passes of up to {most:,} tokens"
             yield Need(rank_name(rank), gpu, standing + least * per_token, standing + most * per_token, what)
-    for index, gpu in enumerate(placement.engines):
-        if gpu is not None:
-            yield _engine(engine_name(index), gpu, placement, demand, demand.engine.max_running)
-    if demand.evaluated and placement.evaluator is not None:
+    for index, place in enumerate(placement.engines):
+        yield from _engine(engine_name(index), place, placement, demand, demand.engine.max_running)
+    if placement.evaluator:
         answers = min(demand.evaluated, demand.engine.max_running)
-        yield _engine(EVALUATOR, placement.evaluator, placement, demand, answers)
+        yield from _engine(EVALUATOR, placement.evaluator, placement, demand, answers)
 
 
-def _engine(name: str, gpu: int, placement: Placement, demand: Demand, answers: int) -> Need:
-    """An engine that decodes so many answers together."""
+def _check_machines(demand: Demand, placement: Placement) -> None:
+    """Refuse an optimizer that is to be in a machine's own memory where that is too small."""
+    each = needs.offloaded_bytes(demand.shape, demand.train, len(placement.training) or 1)
+    for machine in placement.machines:
+        needed = each * sum(rank.machine == machine.name for rank in placement.ranks)
+        if needed > machine.memory:
+            raise ConfigError(
+                f"{machine.name} has {_gib(machine.memory)} of memory, and train.offload_optimizer needs "
+                f"{_gib(needed)} of it: unset it, or train on more machines"
+            )
+
+
+def _engine(name: str, place: Place, placement: Placement, demand: Demand, answers: int) -> Iterator[Need]:
+    """An engine that decodes so many answers together, on each of its GPUs, over which its weights and its cache are
+    spread."""
     shape, engine, size = demand.shape, demand.engine, 4 if demand.engine.dtype == "float32" else 2
-    standing = shape.num_parameters * size + memory.working_bytes(shape, size, engine) + _ROUNDING
-    if demand.engine_share is not None:
-        given = int(demand.engine_share * placement.gpus[gpu].total)
-        return Need(name, gpu, given, given, "engine.memory_share")
     longest = memory.cache_for(demand.lengths.sequence, engine.block_tokens, engine.burst)
     most = engine.cache_tokens or answers * longest
     least = engine.cache_tokens or max(2 * longest, most // 16)
-    per_token = memory.bytes_per_token(shape, size)
-    what = f"{_gib(standing)} for weights and work, then a cache of up to {most:,} tokens"
-    return Need(name, gpu, standing + least * per_token, standing + most * per_token, what)
+    for gpu in place.gpus:
+        if demand.engine_share is not None:
+            given = int(demand.engine_share * placement.gpus[gpu].total)
+            yield Need(name, gpu, given, given, "engine.memory_share")
+            continue
+        standing = shape.num_parameters * size // len(place.gpus) + _work(demand, size) + _ROUNDING
+        per_token = memory.bytes_per_token(shape, size) // min(len(place.gpus), shape.kv_heads)
+        what = f"{_gib(standing)} for weights and work, then a cache of up to {most:,} tokens"
+        yield Need(name, gpu, standing + least * per_token, standing + most * per_token, what)
 
 
-def _refusal(index: int, gpu: Gpu, here: list[Need], free: int) -> str:
+def _work(demand: Demand, size: int) -> int:
+    """What an engine takes of each of its GPUs beside weights and cache."""
+    if demand.engine.kind == "embedded":
+        return memory.working_bytes(demand.shape, size, demand.engine)
+    return _THEIR_WORK
+
+
+def _refusal(gpu: str, here: list[Need], free: int) -> str:
     asked = ", ".join(f"{need.name} {_gib(need.least)}" for need in here)
     return (
-        f"GPU {index} ({gpu}) has {_gib(max(free, 0))} to give, and the least that is needed is {asked}; lower "
+        f"{gpu} has {_gib(max(free, 0))} to give, and the least that is needed is {asked}; lower "
         "rollout.max_new_tokens, engine.max_running or train.micro_batch_tokens, set train.recompute=true or "
         "train.lora.rank=16, or choose a smaller model"
     )

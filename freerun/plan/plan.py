@@ -1,4 +1,4 @@
-"""A run's configuration and this machine, worked out into who runs where, with how much, and with which settings.
+"""A run's configuration and its machines, worked out into who runs where, with how much, and with which settings.
 
 Everything is decided here once, before a process starts, and handed on: processes get settings without anything left
 to work out. What cannot fit is a ConfigError. What is left to the processes is what only they can see, how much of
@@ -10,27 +10,35 @@ from dataclasses import dataclass, replace
 from freerun.config.tree import RunConfig
 from freerun.engines.config import ResolvedEngineConfig
 from freerun.machine.device import any_gpu, choose_device
-from freerun.machine.gpus import Gpu, visible_gpus
+from freerun.machine.machines import LOCAL, Machine, this_machine
 from freerun.models.shape import Shape
+from freerun.plan.judging import Judging, plan_judging
 from freerun.plan.lengths import Lengths, check_lengths
 from freerun.plan.memory import Demand, MemoryPlan, plan_memory
-from freerun.plan.placement import EVALUATOR, Placement, RunKind, engine_name, place, rank_name
+from freerun.plan.placement import EVALUATOR, Place, Placement, RunKind, engine_name, place, rank_name
+from freerun.plan.update import plan_way
 from freerun.rewards.config import RewardConfig
 from freerun.train.config import ResolvedTrainConfig
+from freerun.train.needs import refuse_uneven_heads
+from freerun.weights.way import WeightsWay
 
 
 @dataclass(frozen=True)
-class GpuAssignment:
-    """What one process gets of the machine's GPUs."""
+class Assignment:
+    """Where one process runs, and what it gets of that machine's GPUs."""
 
     process: str
     """Its name."""
+    machine: str
+    """The name of its machine."""
     sees: list[int]
-    """Indices of GPUs, its own first; none on a CPU."""
+    """GPUs, numbered through all machines, its own first; none on a CPU."""
     goes_first: bool
     """Whether its work has priority on a GPU that it shares."""
     memory_share: float | None
     """How much of its GPU's memory it may take; None without a GPU, or where that is not divided."""
+    url: str | None = None
+    """Where the engine runs already, for one that the run does not start."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +50,28 @@ class Plan:
     train: ResolvedTrainConfig
     threads: int
     """CPU threads of each engine and each rank."""
-    reward: RewardConfig
-    """The rewards' settings, with the number of workers filled in."""
+    judging: Judging
     placement: Placement
     memory: MemoryPlan
-    engines: list[GpuAssignment]
-    ranks: list[GpuAssignment]
-    evaluator: GpuAssignment | None
+    engines: list[Assignment]
+    ranks: list[Assignment]
+    evaluator: Assignment | None
+    demand: Demand
+    """What its memory follows from."""
+    way: WeightsWay | None
+    """How new weights get to the engines; None without a trainer."""
 
-    def engine_settings(self, assignment: GpuAssignment) -> ResolvedEngineConfig:
+    @property
+    def reward(self) -> RewardConfig:
+        """The rewards' settings, with the number of workers filled in."""
+        return self.judging.reward
+
+    @property
+    def everyone(self) -> list[Assignment]:
+        """Engines, then ranks, then the evaluator."""
+        return [*self.engines, *self.ranks, *([self.evaluator] if self.evaluator else [])]
+
+    def engine_settings(self, assignment: Assignment) -> ResolvedEngineConfig:
         if assignment.memory_share is None:
             return self.engine
         return self.engine.model_copy(update={"memory_share": assignment.memory_share})
@@ -62,28 +83,61 @@ def make_plan(
     lengths: Lengths,
     kind: RunKind = RunKind.TRAIN,
     evaluated: int = 0,
-    gpus: list[Gpu] | None = None,
+    machines: list[Machine] | None = None,
 ) -> Plan:
-    """`evaluated` is how many answers the evaluator is asked for at a time, 0 for a run without one; `gpus` are this
-    machine's unless given."""
-    has_gpu = any_gpu() if gpus is None else bool(gpus)
-    generates = kind is not RunKind.SFT
-    engine = config.engine.on(choose_device(has_gpu))
-    train = config.train.on(choose_device(has_gpu), shape.num_parameters)
-    if generates:
+    """`evaluated` is how many answers the evaluator is asked for at a time, 0 for a run without one; `machines` are
+    this one alone unless given."""
+    there = [this_machine()] if machines is None else machines
+    device = choose_device(_have_gpu(there))
+    placement = place(config, there, kind, evaluates=bool(evaluated))
+    engine = config.engine.on(device)
+    train = config.train.on(device, shape.num_parameters, ranks=len(placement.ranks))
+    refuse_uneven_heads(shape, train.context_parallel)
+    if kind is not RunKind.SFT:
         check_lengths(lengths, shape, engine)
-    placement = place(config, visible_gpus() if gpus is None else gpus, kind)
-    memory = plan_memory(Demand(shape, lengths, engine, train, evaluated, config.engine.memory_share), placement)
-    num_engines = len(placement.engines) + bool(evaluated)
-    threads = config.resources.threads
-    busy_threads = (num_engines + len(placement.ranks)) * threads + 1  # one is the controller's
+    if kind.trains:
+        refuse_uneven_heads(shape, train.context_parallel)
+    way = plan_way(config, placement, engine, train.device) if kind.trains else None
+    on_gpu = way is not None and way.name == "ipc"
+    demand = Demand(shape, lengths, engine, train, evaluated, config.engine.memory_share, on_gpu)
+    memory = plan_memory(demand, placement)
     assignments = _Assignments(placement, memory)
+    urls = config.engine.urls or [None] * (len(placement.engines) + 1)
+    engines = [assignments.engine(engine_name(i), at, urls[i]) for i, at in enumerate(placement.engines)]
+    ranks = [assignments.rank(rank, at) for rank, at in enumerate(placement.ranks)]
+    at = placement.evaluator
+    evaluator = assignments.beside_engines(assignments.engine(EVALUATOR, at, urls[-1])) if at else None
+    busy = [at.machine for at in (*placement.generating, *placement.ranks)]
+    judging = plan_judging(config, there, busy, [rank.machine for rank in ranks])
+    threads = config.resources.threads
     return Plan(
-        *(kind, lengths, engine, train, threads, config.reward.beside(busy_threads), placement, memory),
-        engines=[assignments.engine(engine_name(i), gpu) for i, gpu in enumerate(placement.engines)],
-        ranks=[assignments.rank(rank, gpu) for rank, gpu in enumerate(placement.ranks)],
-        evaluator=assignments.beside_engines(assignments.engine(EVALUATOR, placement.evaluator)) if evaluated else None,
+        kind, lengths, engine, train, threads, judging, placement, memory, engines, ranks, evaluator, demand, way
     )
+
+
+def joined_by(plan: Plan, machine: Machine) -> Plan:
+    """The plan of a run that goes on when one more machine has joined it: there it has engines, after those that there
+    are, whose numbers and GPUs stay as they were. A machine without GPUs is of no use to a run on GPUs."""
+    before = plan.placement
+    first = len(before.gpus)
+    together = replace(before, machines=[*before.machines, machine])
+    if plan.engine.device == "cpu":
+        added = [Place(machine.name)]
+    else:
+        numbers, parallel = range(first, first + len(machine.gpus)), plan.engine.tensor_parallel
+        groups = zip(*[iter(numbers)] * parallel, strict=False)  # what is left over makes no engine
+        added = [Place(machine.name, group) for group in groups]
+    together = replace(together, engines=[*before.engines, *added])
+    memory = plan_memory(plan.demand, together)
+    assignments = _Assignments(together, memory)
+    number = len(plan.engines)
+    engines = [assignments.engine(engine_name(number + i), at, None) for i, at in enumerate(added)]
+    return replace(plan, placement=together, memory=memory, engines=[*plan.engines, *engines])
+
+
+def _have_gpu(machines: list[Machine]) -> bool:
+    """This machine may have one whose memory the driver does not tell, so that it is not listed."""
+    return any(machine.gpus for machine in machines) or (any(one.name == LOCAL for one in machines) and any_gpu())
 
 
 @dataclass(frozen=True)
@@ -91,13 +145,13 @@ class _Assignments:
     placement: Placement
     memory: MemoryPlan
 
-    def engine(self, name: str, gpu: int | None) -> GpuAssignment:
-        return GpuAssignment(name, self.placement.engine_sees(gpu), True, self.memory.share(name))
+    def engine(self, name: str, at: Place, url: str | None) -> Assignment:
+        return Assignment(name, at.machine, self.placement.engine_sees(at), True, self.memory.share(name), url)
 
-    def rank(self, rank: int, gpu: int | None) -> GpuAssignment:
-        name, sees = rank_name(rank), [] if gpu is None else [gpu]
-        return self.beside_engines(GpuAssignment(name, sees, False, self.memory.share(name)))
+    def rank(self, rank: int, at: Place) -> Assignment:
+        name = rank_name(rank)
+        return self.beside_engines(Assignment(name, at.machine, list(at.gpus), False, self.memory.share(name)))
 
-    def beside_engines(self, assignment: GpuAssignment) -> GpuAssignment:
+    def beside_engines(self, assignment: Assignment) -> Assignment:
         """It gives way to the engine on its GPU; where there are several, all have the same priority."""
         return replace(assignment, goes_first=self.placement.several_engines(assignment.sees))

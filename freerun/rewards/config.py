@@ -20,8 +20,8 @@ class RewardConfig(Section):
     judge: JudgeSetting = knob(
         "exact",
         "exact, number, math, code, reasoning-gym, verifiers, or your own: path/to/file.py:function or "
-        "package.module:function, given (task, text); or a list of judges with weights and options, also format, "
-        "length, overlong, model and http: see docs/rewards.md.",
+        "package.module:function, given (task, text); or a list of judges with weights and options, also constant, "
+        "format, length, overlong, model and http: see docs/rewards.md.",
     )
     workers: int | None = knob(
         None,
@@ -39,9 +39,10 @@ class RewardConfig(Section):
         """How many processes judge when the judge has the machine to itself."""
         return self.workers or self.beside(0).processes
 
-    def beside(self, threads: int) -> "RewardConfig":
-        """With workers for the processors that so many busy threads leave over, unless it says how many."""
-        spare = min(max(processors() - threads, 1), _MOST_WORKERS)
+    def beside(self, threads: int, cores: int | None = None) -> "RewardConfig":
+        """With workers for the processors that so many busy threads leave over, unless it says how many. `cores` are
+        those of the machine where they run, which is this one unless told."""
+        spare = min(max((cores or processors()) - threads, 1), _MOST_WORKERS)
         return self if self.workers else self.model_copy(update={"workers": spare})
 
     @field_validator("judge", mode="plain")

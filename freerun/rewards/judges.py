@@ -25,6 +25,7 @@ JudgeFunction = Callable[..., Any]
 BUILT_IN = {
     "exact": "freerun.rewards.plain:exact",
     "number": "freerun.rewards.plain:number",
+    "constant": "freerun.rewards.plain:constant",
     "math": "freerun.rewards.math:math",
     "code": "freerun.rewards.code.judge:Code",
     "reasoning-gym": "freerun.rewards.gym:reasoning_gym",
@@ -40,7 +41,7 @@ JUDGES = Kind("judge", "FUNCTION", "freerun.judges", BUILT_IN)
 LIBRARIES = {"math": "math_verify", "reasoning-gym": "reasoning_gym", "verifiers": "verifiers.v1"}
 REMOTE = frozenset({"model", "http"})
 """They wait for somebody else: each has workers and a deadline of its own, and trying again may help."""
-PURE = frozenset({"exact", "number", "math", "format", "length", "overlong"})
+PURE = frozenset({"exact", "number", "constant", "math", "format", "length", "overlong"})
 """They say the same of the same task and text, whenever they are asked."""
 MOST_NAMED = 10
 """How many tasks one error line names."""
@@ -51,7 +52,11 @@ def check(judge: JudgeSetting, timeout_s: float = math.inf) -> None:
 
     `timeout_s` is the deadline of parts that have none of their own.
     """
-    for part in parse_judge(judge):
+    check_parts(parse_judge(judge), timeout_s)
+
+
+def check_parts(parts: Sequence[JudgeSpec], timeout_s: float = math.inf) -> None:
+    for part in parts:
         if part.name in BUILT_IN:
             library = LIBRARIES.get(part.name, "").partition(".")[0]
             if library and find_spec(library) is None:

@@ -1,4 +1,4 @@
-"""The two simplest judges, `exact` and `number`, and what all judges read from a task."""
+"""The simplest judges, `exact`, `number` and `constant`, and what all judges read from a task."""
 
 from freerun.core import RewardError, Task
 from freerun.rewards.base import Judged, JudgeReason
@@ -19,6 +19,11 @@ def number(task: Task, text: str) -> Judged:
     if found is None:
         return Judged(0.0, JudgeReason.UNPARSEABLE, "the answer has no number, or one of unreasonable length")
     return Judged(float(found.same_as(right)))
+
+
+def constant(task: Task, text: str) -> float:
+    """1 for every answer: with a weight it moves what another judge gives, such as from 0 and 10 to -5 and 5."""
+    return 1.0
 
 
 def question(task: Task) -> str:

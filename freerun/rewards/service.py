@@ -19,14 +19,11 @@ from freerun.machine.frames import frame
 from freerun.rewards.base import JudgedSample, JudgeReason, Verdict, total
 from freerun.rewards.cache import VerdictCache
 from freerun.rewards.config import RewardConfig
-from freerun.rewards.judges import PURE, REMOTE
-from freerun.rewards.pool import Pool, copy_error
+from freerun.rewards.judges import PURE
+from freerun.rewards.pool import copy_error
+from freerun.rewards.pools import JudgePool, OpensPools, open_here, pools_of
 from freerun.rewards.protocol import Request
 from freerun.rewards.spec import JudgeSpec
-
-REMOTE_WORKERS = 8
-REMOTE_TIMEOUT_S = 60.0
-"""The defaults of a remote judge."""
 
 
 class JudgeService:
@@ -38,9 +35,16 @@ class JudgeService:
     """
 
     def __init__(
-        self, config: RewardConfig, *, log: Path | None = None, retries: int = 1, give_up_after: int = 32
+        self,
+        config: RewardConfig,
+        *,
+        log: Path | None = None,
+        retries: int = 1,
+        give_up_after: int = 32,
+        open_pools: OpensPools = open_here,
     ) -> None:
-        """Append what judges print to `log`, if given. The last of it is kept in any case, to explain a crash.
+        """Append what judges print to `log`, if given. The last of it is kept in any case, to explain a crash. Judges
+        run where `open_pools` has them run.
 
         A judgement is made again, `retries` times, when its process died or a remote judge failed. The service gives up
         when `give_up_after` judgements in a row have failed.
@@ -50,8 +54,9 @@ class JudgeService:
         self._config = config
         self._log = log
         self._stack = AsyncExitStack()
-        self._pools: list[Pool] = []
-        self._judges: list[Pool | VerdictCache] = []
+        self._open_pools = open_pools
+        self._pools: Sequence[JudgePool] = []
+        self._judges: list[JudgePool | VerdictCache] = []
         self._failures: list[Verdict] = []
         self._gave_up: RewardError | None = None
 
@@ -60,11 +65,12 @@ class JudgeService:
         self._config.check()
         try:
             log = self._stack.enter_context(self._log.open("ab", buffering=0)) if self._log else None
-            for judges in by_pool(self._config.parts):
-                workers, timeout_s = self._pool_size(judges[0])
-                pool = Pool(judges, workers=workers, timeout_s=timeout_s, retries=self._retries, log=log)
-                self._pools.append(await self._stack.enter_async_context(pool))
-                self._judges.append(VerdictCache(pool.judge) if all(map(is_cached, judges)) else pool)
+            settings = pools_of(self._config, self._retries)
+            self._pools = await self._stack.enter_async_context(self._open_pools(settings, log))
+            self._judges = [
+                VerdictCache(pool.judge) if all(map(is_cached, one.judges)) else pool
+                for one, pool in zip(settings, self._pools, strict=True)
+            ]
         except BaseException:
             await self._stack.aclose()
             raise
@@ -102,12 +108,6 @@ class JudgeService:
             self._record(verdict)
         return verdicts
 
-    def _pool_size(self, judge: JudgeSpec) -> tuple[int, float]:
-        """The number of workers of a judge's pool, and its deadline."""
-        remote = judge.name in REMOTE
-        workers = judge.workers or (REMOTE_WORKERS if remote else self._config.processes)
-        return workers, judge.timeout_s or (REMOTE_TIMEOUT_S if remote else self._config.timeout_s)
-
     def _record(self, verdict: Verdict) -> None:
         """Count the verdict, and give up if too many in a row have failed."""
         if self._gave_up is not None:
@@ -137,17 +137,6 @@ def whole_requests(task: Task, answers: Sequence[str | JudgedSample]) -> list[by
     group = [JudgedSample(answer) if isinstance(answer, str) else answer for answer in answers]
     numbered = [replace(sample, index=index, group=[]) for index, sample in enumerate(group)]
     return [frame(Request(task, sample.text, numbered, sample.index)) for sample in numbered]
-
-
-def by_pool(judges: list[JudgeSpec]) -> list[list[JudgeSpec]]:
-    """Group the judges by the pool that runs them: those without settings of their own share the first pool."""
-    shared = [judge for judge in judges if not needs_own_pool(judge)]
-    return ([shared] if shared else []) + [[judge] for judge in judges if needs_own_pool(judge)]
-
-
-def needs_own_pool(judge: JudgeSpec) -> bool:
-    own_settings = (judge.cache, judge.workers, judge.timeout_s)
-    return judge.name in REMOTE or any(setting is not None for setting in own_settings)
 
 
 def is_cached(judge: JudgeSpec) -> bool:

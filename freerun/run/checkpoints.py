@@ -8,19 +8,58 @@ goes on all the while.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 from freerun.control.waiting import FAILING_S, patiently
 from freerun.core import FreerunError, TrainerError
 from freerun.core.observer import Observer
 from freerun.core.reports import Span
 from freerun.core.state import RunState
-from freerun.observe.folder import RunFolder
+from freerun.observe.folder import RunFolder, writing
 from freerun.train.base import Trainer
+from freerun.train.checkpoint_folder import CONTROL, CheckpointFolder, Kept
 
 _LAST_SAVE_S = 2.5
 """How long an interrupted run may take to save what it has: Ctrl-C ends everything within five seconds."""
+
+
+class Elsewhere:
+    """The controller's part of checkpoints that the trainer writes on a machine that does not share the run's folder:
+    its own state, and who has the rest. Without that a resumed run would not find them. It is written when the
+    checkpoint is known to be complete there."""
+
+    def __init__(self, folder: CheckpointFolder, keep: int) -> None:
+        self._folder, self._keep = folder, keep
+        self._begun: tuple[RunState, Kept] | None = None
+        self._told = False
+
+    def begun(self, state: RunState, kept: Kept) -> None:
+        self._begun = state, kept
+
+    @contextmanager
+    def forgotten_by_failure(self) -> Iterator[None]:
+        """What was begun may be what failed."""
+        try:
+            yield
+        except TrainerError:
+            self._begun = None
+            raise
+
+    def completed(self) -> list[str]:
+        """The one that was begun is complete. What the run should be told, once."""
+        begun, self._begun = self._begun, None
+        if begun is None:
+            return []
+        state, kept = begun
+        with writing(self._folder.unfinished(state.version)):
+            unfinished = self._folder.begin(state.version)
+            (unfinished / CONTROL).write_text(state.to_json())
+            kept.write(unfinished)
+            self._folder.complete(state.version, self._keep)
+        told, self._told = self._told, True
+        where = "the run's folder is not shared with the trainer's machines, which keep the checkpoints"
+        return [] if told else [f"{where} ({kept.where}): resume with the trainer on the same machines"]
 
 
 class Checkpointer(Observer):
@@ -31,6 +70,7 @@ class Checkpointer(Observer):
         every: int,
         observer: Observer,
         patience_s: float,
+        keep: int,
         delivered: asyncio.Event | None = None,
     ) -> None:
         self._delivered = delivered
@@ -40,6 +80,7 @@ class Checkpointer(Observer):
         self._observer = observer
         self._patience_s = patience_s
         self._latest: RunState | None = None
+        self._elsewhere = Elsewhere(CheckpointFolder(folder.checkpoints), keep)
 
     async def settled(self, state: RunState) -> None:
         self._latest = state
@@ -56,14 +97,27 @@ class Checkpointer(Observer):
         start_s = time.monotonic()
         what = f"copies version {state.version} for a checkpoint"
         self._observer.doing("trainer", what)
-        copied = self._trainer.checkpoint(state.version, str(self._folder.checkpoints), state.to_json())
-        await patiently(copied, f"trainer: {what}", self._patience_s, self._observer.note)
+        folder = str(self._folder.checkpoints.absolute())  # another machine has another working folder
+        asked = self._trainer.checkpoint(state.version, folder, state.to_json())
+        with self._elsewhere.forgotten_by_failure():
+            copied = await patiently(asked, f"trainer: {what}", self._patience_s, self._observer.note)
+        for note in [*copied.notes, *self._elsewhere.completed()]:
+            self._observer.note(note)
+        if not copied.shared:
+            self._elsewhere.begun(state, Kept(copied.machines, copied.sharing))
         name = f"copy version {state.version}"
         self._observer.span(Span("checkpoint", name, start_s, time.monotonic(), process="trainer"))
 
+    async def written(self) -> None:
+        """Wait until the last one is complete."""
+        with self._elsewhere.forgotten_by_failure():
+            await self._trainer.written()
+        for note in self._elsewhere.completed():
+            self._observer.note(note)
+
     async def weights(self) -> None:
         """Save the trainer's version as a Hugging Face folder, `checkpoints/last`."""
-        await self._trainer.save(str(self._folder.checkpoints / "last"))
+        await self._trainer.save(str(self._folder.checkpoints.absolute() / "last"))
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""An engine or a trainer rank of a run, as a process: `python -m freerun.run.child KIND SETTINGS`.
+"""An engine, a trainer rank or the judges of a run, as a process: `python -m freerun.run.child KIND SETTINGS`.
 
 `machine/processes.py` starts it, and `machine/parent.py` ties it to its parent: it ends when that does.
 """
@@ -16,12 +16,11 @@ import msgspec
 from freerun.core import FreerunError
 from freerun.engines.config import ResolvedEngineConfig
 from freerun.machine.garbage import freeze_heap
-from freerun.machine.parent import announce_ready, announce_refusal, end_with_parent
+from freerun.machine.machines import LOCAL
+from freerun.machine.parent import RUN_KEY, announce_ready, announce_refusal, end_with_parent
+from freerun.rewards.machines.server import JudgeSettings, serve_judges
 from freerun.train.config import ResolvedTrainConfig
-
-RUN_KEY = "FREERUN_RUN_KEY"
-"""The environment variable with the key that this run's processes show each other. A command line could be read by
-anyone."""
+from freerun.weights.way import WeightsWay
 
 SERVER_KEY = "FREERUN_ENGINE_KEY"
 """The one with the key of the engines that were given by URL."""
@@ -50,6 +49,7 @@ class TrainerSettings:
     """The address at which other machines, or only this one, reach it."""
     scratch: str
     """A folder in shared memory that the run's processes on this machine share: versions are published there."""
+    weights: WeightsWay
     checkpoint: str | None = None
     """What the trainer continues from; without one it begins with the model."""
     rank: int = 0
@@ -57,22 +57,25 @@ class TrainerSettings:
     """The URL by which ranks find each other: see torch's `init_process_group`."""
     memory_share: float | None = None
     """How much of the GPU's memory it may take."""
+    machine: str = LOCAL
+    """The name of the machine that it is on."""
 
 
 def run_engine(settings: EngineSettings) -> None:
-    from freerun.weights.subscribe import AnySubscriber
+    from freerun.weights.subscribe import AnySubscriber, of_run
 
     config = ResolvedEngineConfig.model_validate(settings.engine)
-    key, model = os.environ.pop(RUN_KEY, None), Path(settings.model)
+    key, model, scratch = os.environ.pop(RUN_KEY, None), Path(settings.model), Path(settings.scratch)
+    subscriber = AnySubscriber(of_run(scratch, key, settings.host))
     if config.kind == "embedded":
         from freerun.engines.embedded.server import serve
 
-        asyncio.run(serve(model, config, AnySubscriber(), ready, settings.host, api_key=key))
+        asyncio.run(serve(model, config, subscriber, ready, settings.host, api_key=key))
     else:
         from freerun.engines.external.serve import serve_front
 
-        scratch, server_key = Path(settings.scratch), os.environ.pop(SERVER_KEY, None)
-        asyncio.run(serve_front(model, config, AnySubscriber(), ready, settings.host, scratch, key, server_key))
+        server_key = os.environ.pop(SERVER_KEY, None)
+        asyncio.run(serve_front(model, config, subscriber, ready, settings.host, scratch, key, server_key))
 
 
 def run_trainer(settings: TrainerSettings) -> None:
@@ -81,22 +84,30 @@ def run_trainer(settings: TrainerSettings) -> None:
     from freerun.weights.publish import publisher_for
 
     config = ResolvedTrainConfig.model_validate(settings.train)
-    device = config.device
+    device, key = config.device, os.environ.pop(RUN_KEY, None)
     if settings.memory_share and device == "cuda":
         from torch import cuda
 
         cuda.set_per_process_memory_fraction(min(settings.memory_share, 1.0))
-    ranks = Ranks.join(settings.rank, config.ranks, settings.rendezvous, device)
-    publisher = publisher_for(device, Path(settings.scratch)) if ranks.is_first else None
+    ranks = Ranks.join(
+        *(settings.rank, config.ranks, settings.rendezvous, device),
+        *(settings.host, settings.machine, config.shard, config.context_parallel),
+    )
+    publisher = publisher_for(settings.weights, ranks.rank, Path(settings.scratch), settings.host, key, device)
     checkpoint = Path(settings.checkpoint) if settings.checkpoint else None
     worker = TrainerProcess(
         *(Path(settings.model), config, settings.temperature, settings.seed),
         *(publisher, checkpoint, settings.longest, ranks),
     )
     if ranks.is_first:
-        serve(worker, settings.endpoint, ready)
+        serve(worker, settings.endpoint, ready, key)
     else:
         follow(worker, ready)
+
+
+def run_judge(settings: JudgeSettings) -> None:
+    with open(1, "wb", buffering=0, closefd=False) as log:
+        asyncio.run(serve_judges(settings, os.environ.pop(RUN_KEY), ready, log))
 
 
 def ready(where: str) -> None:
@@ -111,6 +122,8 @@ if __name__ == "__main__":
     try:
         if kind == "engine":
             run_engine(msgspec.json.decode(settings, type=EngineSettings))
+        elif kind == "judge":
+            run_judge(msgspec.json.decode(settings, type=JudgeSettings))
         else:
             run_trainer(msgspec.json.decode(settings, type=TrainerSettings))
     except Exception as error:

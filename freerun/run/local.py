@@ -1,94 +1,42 @@
-"""A run on this machine: engines, trainer and judges as processes, wired to the controller and ended with it."""
+"""A training run: its processes, wired to the controller and ended with it, wherever they are."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from freerun.control.controller import Run
 from freerun.control.controller import train as control_train
-from freerun.control.evaluate import EvaluateBeside, Evaluator
-from freerun.control.waiting import background, together
-from freerun.core import EngineError, TrainerError
+from freerun.control.evaluate import EvaluateBeside
+from freerun.control.waiting import background
+from freerun.core import ProcessDied, Version
 from freerun.core.observer import Observer
 from freerun.core.records import StepRecord
 from freerun.core.reports import Evaluation
 from freerun.core.state import RunState
-from freerun.engines.base import Engine
-from freerun.engines.http import HttpEngine
 from freerun.machine.garbage import freeze_heap
-from freerun.machine.processes import Processes
-from freerun.machine.scratch import scratch_folder
 from freerun.observe.folder import RunFolder
 from freerun.observe.live import view
 from freerun.observe.report import reported
-from freerun.plan.placement import RunKind
-from freerun.plan.plan import Plan
-from freerun.rewards.service import JudgeService
+from freerun.plan.placement import EVALUATOR
 from freerun.rollouts.base import GroupRollout
 from freerun.rollouts.load import make_rollout
-from freerun.run.agents import AgentServices, agent_services
+from freerun.run.agents import AgentServices
 from freerun.run.checkpoints import Checkpointer, saved
-from freerun.run.environments import gpu_environments
+from freerun.run.evaluating import evaluator_of
+from freerun.run.given import check_model
+from freerun.run.hosts import Hosts, hosts_of
+from freerun.run.kept import Joined
 from freerun.run.observed import Observed
 from freerun.run.prepare import Prepared
+from freerun.run.resume import again
+from freerun.run.running import RunProcesses, run_processes
 from freerun.run.start import Start, create_folder
-from freerun.run.starter import Starter
-from freerun.train.remote import RemoteTrainer
 
 _POLL_S = 0.25
-_LAST_WORDS_S = 1.0
-
-
-@dataclass
-class RunProcesses:
-    """The processes of a run, as the controller reaches them."""
-
-    prepared: Prepared
-    engines: list[HttpEngine]
-    trainer: RemoteTrainer
-    judge: JudgeService
-    evaluation_engine: HttpEngine | None
-    agents: AgentServices | None = None
-
-    def evaluator(self) -> Evaluator | None:
-        if self.evaluation_engine is None:
-            return None
-        return _evaluator(self.prepared, self.judge, self.evaluation_engine, self.agents)
-
-
-@asynccontextmanager
-async def run_processes(
-    prepared: Prepared,
-    folder: RunFolder,
-    plan: Plan,
-    checkpoint: Path | None = None,
-    note: Callable[[str], None] = lambda _: None,
-) -> AsyncIterator[RunProcesses]:
-    """Start everything at the same time, and end it all on leaving. A process that dies fails the block."""
-    async with AsyncExitStack() as stack:
-        scratch = stack.enter_context(scratch_folder())
-        environments = await stack.enter_async_context(gpu_environments(plan, scratch, note))
-        processes = await stack.enter_async_context(Processes("freerun.run.child", folder.logs))
-        starter = Starter(prepared.config, plan, processes, environments, scratch)
-        judge = JudgeService(plan.reward, log=folder.logs / "judge.log")
-        agents = await stack.enter_async_context(agent_services(prepared, folder.logs))
-        _, endpoint, *urls = await together(
-            stack.enter_async_context(judge),
-            starter.trainer(checkpoint),
-            *(starter.engine(one) for one in (*plan.engines, *([plan.evaluator] if plan.evaluator else []))),
-        )
-        engines = [await stack.enter_async_context(HttpEngine(str(url), starter.key)) for url in urls]
-        remote = stack.enter_context(RemoteTrainer(str(endpoint)))
-        evaluation_engine = engines.pop() if plan.evaluator else None
-        async with background(processes.watch()):
-            try:
-                yield RunProcesses(prepared, engines, remote, judge, evaluation_engine, agents)
-            except (EngineError, TrainerError):
-                with suppress(TimeoutError):  # when a process of theirs died, that is the first cause
-                    await asyncio.wait_for(processes.watch(), _LAST_WORDS_S)
-                raise
+_MOST_LOSSES = 3
+"""How often a trainer may be lost at the same step before the run ends."""
 
 
 @dataclass
@@ -102,8 +50,29 @@ class Outcome:
 
 async def train(prepared: Prepared, start: Start | None = None, guests: Iterable[Observer] = ()) -> Outcome:
     """The whole run, or the rest of it. `guests` observe it besides the run's folder and the terminal."""
-    config = prepared.config
     start = start or Start(create_folder(prepared))
+    waits = prepared.config.cluster.trainer_lost == "wait"
+    async with hosts_of(prepared.config, _say) as hosts:
+        lost_at: list[Version] = []
+        while True:
+            try:
+                return await _train_on(hosts, prepared, start, guests)
+            except ProcessDied as died:
+                start = again(start)
+                lost_at = [version for version in lost_at if version == start.state.version] + [start.state.version]
+                if not hosts.apart or not waits or len(lost_at) > _MOST_LOSSES:
+                    raise
+                hosts.tell(_say)
+                _say(f"{died}: the run goes on from step {start.state.version} when its machines are there")
+
+
+def _say(told: str) -> None:
+    print(told, file=sys.stderr)
+
+
+async def _train_on(hosts: Hosts, prepared: Prepared, start: Start, guests: Iterable[Observer]) -> Outcome:
+    """As long as the trainer lives."""
+    config = prepared.config
     start = replace(start, state=replace(start.state, model=prepared.identity))
     with start.opened() as folder:
         live = view(folder.name, config.control.steps, config.control.max_staleness)
@@ -111,10 +80,14 @@ async def train(prepared: Prepared, start: Start | None = None, guests: Iterable
         with reported(folder, config.control.max_staleness), closing(observed.all):
             for told in [*start.notes, *([prepared.held_out_warning] if prepared.held_out_warning else [])]:
                 observed.all.note(told)
+            note = observed.all.note
+            hosts.tell(note)
+            if hosts.apart:
+                observed.all.doing("controller", f"waits for {config.resources.machines} machine(s) to join")
+            plan = prepared.plan(evaluates=bool(config.evaluate.every), machines=await hosts.machines())
             observed.all.doing("controller", "starts engine, trainer and reward workers")
-            plan = prepared.plan(evaluates=bool(config.evaluate.every))
-            async with run_processes(prepared, folder, plan, start.checkpoint, observed.all.note) as running:
-                rollout = rollout_of(prepared, observed.all.note, running.agents)
+            async with run_processes(hosts, prepared, folder, plan, start.checkpoint, note) as running:
+                rollout = rollout_of(prepared, note, running.agents)
                 run = run_of(prepared, running, start.state, observed, rollout)
                 await _train(run, running, start, observed)
     return Outcome(folder, observed.files.steps_before + observed.meter.steps, observed.evaluations.found)
@@ -124,7 +97,6 @@ def run_of(
     prepared: Prepared, running: RunProcesses, begins: RunState, observed: Observed, rollout: GroupRollout
 ) -> Run:
     config = prepared.config
-    max_running = config.engine.max_running * len(running.engines)
     return Run(
         config=config.control,
         group_size=config.rollout.group_size,
@@ -132,10 +104,12 @@ def run_of(
         tasks=observed.tasks,
         rollout=rollout,
         judge=running.judge,
-        engines=list(running.engines),
+        engines=running.engines,
+        engines_may_join=running.hosts.apart,
         trainer=running.trainer,
         observer=observed.all,
-        max_running=min(max_running, config.rollout.max_sessions) if running.agents else max_running,
+        max_running=config.engine.max_running,
+        max_sessions=config.rollout.max_sessions if running.agents else 10**9,
         begins=begins,
     )
 
@@ -144,52 +118,48 @@ async def _train(run: Run, running: RunProcesses, start: Start, observed: Observ
     """The loop with what goes on beside it: engines watched, versions evaluated, checkpoints kept."""
     config, trainer, everybody = running.prepared.config, running.trainer, observed.all
     latest = await trainer.publish()
-    if latest.version:  # engines begin with the model, which is version 0
-        await together(*(engine.update_weights(latest) for engine in running.engines))
+    for given in running.kept.given:
+        await check_model(given, trainer)
+    await run.begin(latest)
     start.begun(running.prepared)
     beside = None
-    if evaluator := running.evaluator():
+    if evaluator := evaluator_of(running):
         beside = EvaluateBeside(evaluator, config.evaluate.every, everybody)
         everybody.add(beside)
         if latest.version not in observed.files.evaluated_versions:
             await beside.published(latest)
     patience_s = config.control.patience_s
-    checkpointer = Checkpointer(trainer, start.folder, config.train.save_every, everybody, patience_s, run.delivered)
+    every, keep = config.train.save_every, config.train.keep
+    checkpointer = Checkpointer(trainer, start.folder, every, everybody, patience_s, keep, run.delivered)
     everybody.add(checkpointer)
     freeze_heap()
-    observed.meter.begin(await idle_s(running.engines))
+    observed.meter.begin(await run.fleet.idle_s())
     try:
         async with (
-            saved(checkpointer.checkpoint, trainer.written, checkpointer.weights),
-            background(watch_engines(running, everybody)),
+            saved(checkpointer.checkpoint, checkpointer.written, checkpointer.weights),
+            background(watch_engines(run)),
+            background(running.kept.keep(_who_loses(run, beside, running), running.hosts.newcomers())),
         ):
             await control_train(run)
             if beside:
                 everybody.doing("controller", "waits for the last evaluation")
                 await beside.last()
-            await poll_engines(running, everybody)
+            await run.fleet.poll()
     finally:
         if beside:
             beside.cancel()
 
 
-async def watch_engines(running: RunProcesses, observer: Observer) -> None:
+def _who_loses(run: Run, beside: EvaluateBeside | None, running: RunProcesses) -> dict[str, Joined]:
+    """Who is to be told when an engine is lost or back, by its name; nobody where losing one ends the run."""
+    evaluator: dict[str, Joined] = {EVALUATOR: beside} if beside else {}
+    return {**dict.fromkeys(running.engines, run), **evaluator} if running.hosts.apart else {}
+
+
+async def watch_engines(run: Run) -> None:
     while True:
-        await poll_engines(running, observer)
+        await run.fleet.poll()
         await asyncio.sleep(_POLL_S)
-
-
-async def idle_s(engines: Sequence[Engine]) -> float:
-    """So far, mean over engines."""
-    every = await together(*(engine.stats() for engine in engines))
-    return sum(stats.idle_s for stats in every) / len(every)
-
-
-async def poll_engines(running: RunProcesses, observer: Observer) -> None:
-    """An engine that does not answer is the business of whoever waits for its answers."""
-    for index, engine in enumerate(running.engines):
-        with suppress(EngineError):
-            observer.engine(f"engine {index}", await engine.stats())
 
 
 def rollout_of(
@@ -199,32 +169,3 @@ def rollout_of(
     if agents:
         return agents.rollout(config.sampling(), config.group_size, note)
     return make_rollout(prepared.rollout, prepared.tokenizer, prepared.text, config.sampling(), config.group_size, note)
-
-
-def _evaluator(
-    prepared: Prepared, judge: JudgeService, engine: HttpEngine, agents: AgentServices | None, beside: bool = True
-) -> Evaluator:
-    """`beside`: while training goes on."""
-    config = prepared.config
-    sampling, samples = config.rollout.sampling(temperature=config.evaluate.temperature), config.evaluate.samples
-    rollout: GroupRollout
-    if agents:
-        rollout = agents.rollout(sampling, samples, beside=beside)
-    else:
-        rollout = make_rollout(prepared.rollout, prepared.tokenizer, prepared.text, sampling, samples)
-    return Evaluator(prepared.held_out, rollout, judge, engine, config.evaluate.pass_reward, config.seed)
-
-
-async def evaluate(prepared: Prepared, progress: Callable[[], None]) -> Evaluation:
-    """`freerun eval`: one engine, one judge service, every held-out task."""
-    plan, folder = prepared.plan(RunKind.EVALUATE), create_folder(prepared)
-    async with AsyncExitStack() as stack:
-        scratch = stack.enter_context(scratch_folder())
-        environments = await stack.enter_async_context(gpu_environments(plan, scratch, lambda _: None))
-        processes = await stack.enter_async_context(Processes("freerun.run.child", folder.logs))
-        judge = await stack.enter_async_context(JudgeService(plan.reward))
-        agents = await stack.enter_async_context(agent_services(prepared, folder.logs))
-        starter = Starter(prepared.config, plan, processes, environments, scratch)
-        engine = await stack.enter_async_context(HttpEngine(await starter.engine(plan.engines[0]), starter.key))
-        async with background(processes.watch()):
-            return await _evaluator(prepared, judge, engine, agents, beside=False).evaluate(progress)

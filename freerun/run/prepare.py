@@ -2,22 +2,26 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from freerun.config.preset import refuse_unmade
 from freerun.config.text import Origins
 from freerun.config.tree import RunConfig
-from freerun.core import DataError, FinishReason, Sample, Task
+from freerun.core import ConfigError, DataError, FinishReason, Sample, Task
 from freerun.core.nouns import NOT_SAMPLED, VersionRuns
 from freerun.core.observer import Observer
 from freerun.data.stream import TaskStream
 from freerun.data.tasks import load_tasks
+from freerun.machine.device import choose_device
+from freerun.machine.machines import Machine
 from freerun.models.shape import Shape, read_shape
 from freerun.models.text import text_decoder
 from freerun.models.tokenizer import load_tokenizer
-from freerun.plan.lengths import lengths_of
+from freerun.plan.lengths import Lengths, check_lengths, lengths_of
 from freerun.plan.placement import RunKind
 from freerun.plan.plan import Plan, make_plan
 from freerun.rollouts.agents.load import spec_of
@@ -27,6 +31,7 @@ from freerun.rollouts.load import load_own
 from freerun.rollouts.template import template_of
 from freerun.run.guests import load_guests
 from freerun.run.identity import identity
+from freerun.run.ray import NO_RAY
 
 
 @dataclass
@@ -65,11 +70,16 @@ class Prepared:
         """What identifies the model; every checkpoint records it."""
         return identity(self.config, self.shape, self.tokenizer)
 
-    def plan(self, kind: RunKind = RunKind.TRAIN, evaluates: bool = False) -> Plan:
-        """Who runs where on this machine, as it is now. What cannot fit is a ConfigError."""
-        lengths = lengths_of(self.config, self.tasks + self.held_out, self.shape)
+    @property
+    def lengths(self) -> Lengths:
+        return lengths_of(self.config, self.tasks + self.held_out, self.shape)
+
+    def plan(
+        self, kind: RunKind = RunKind.TRAIN, evaluates: bool = False, machines: list[Machine] | None = None
+    ) -> Plan:
+        """Who runs where on those machines, or on this one, as they are now. What cannot fit is a ConfigError."""
         evaluated = len(self.held_out) * self.config.evaluate.samples if evaluates else 0
-        return make_plan(self.config, self.shape, lengths, kind, evaluated)
+        return make_plan(self.config, self.shape, self.lengths, kind, evaluated, machines)
 
     def stream(self, epochs: int | None) -> TaskStream:
         """The tasks to train on, in their order."""
@@ -79,6 +89,7 @@ class Prepared:
 def prepare(config: RunConfig, origins: Origins, rollout: Rollout | None = None) -> Prepared:
     """For `train`: also that a batch can be filled, and that the run fits the model and the machine. `rollout` is one
     that is at hand already; else the configuration's is loaded."""
+    _check_launcher(config)
     own, guests = rollout or load_own(config.rollout), load_guests(config.observers)
     prepared = _load(config, origins, own)
     prepared.guests += guests
@@ -89,7 +100,7 @@ def prepare(config: RunConfig, origins: Origins, rollout: Rollout | None = None)
             f"control.groups_per_step is {config.control.groups_per_step}, but {config.data.source} has only "
             f"{len(prepared.tasks)} tasks; lower it, or add data"
         )
-    prepared.plan(evaluates=bool(config.evaluate.every))
+    _check_plan(prepared, RunKind.TRAIN, evaluates=bool(config.evaluate.every))
     return prepared
 
 
@@ -105,6 +116,7 @@ def prepare_sft(config: RunConfig, origins: Origins) -> Prepared:
 
 def prepare_eval(config: RunConfig, origins: Origins) -> Prepared:
     """Held-out tasks only; without `held_out`, those of `data`."""
+    _check_launcher(config)
     config.reward.check()
     own = load_own(config.rollout)
     shape, tokenizer = _load_model(config)
@@ -112,8 +124,19 @@ def prepare_eval(config: RunConfig, origins: Origins) -> Prepared:
     tasks = load_tasks(config.held_out or config.data, tokenizer, needs_prompt=agent is None)
     config.reward.check_tasks(tasks)
     prepared = Prepared(config, origins, shape, tokenizer, [], tasks, own, agent=agent)
-    prepared.plan(RunKind.EVALUATE)
+    if config.launcher == "local":
+        _check_plan(prepared, RunKind.EVALUATE)
     return prepared
+
+
+def _check_plan(prepared: Prepared, kind: RunKind, evaluates: bool = False) -> None:
+    """Refuse what cannot fit this machine. What others have is known when they have joined: until then, only lengths
+    can be checked."""
+    config = prepared.config
+    if config.launcher == "local":
+        prepared.plan(kind, evaluates)
+    else:
+        check_lengths(prepared.lengths, prepared.shape, config.engine.on(choose_device(bool(config.resources.gpus))))
 
 
 def _load(config: RunConfig, origins: Origins, own: Rollout | None, learns_answers: bool = False) -> Prepared:
@@ -140,8 +163,14 @@ def _asked(task: Task) -> str:
     return repr({key: value for key, value in task.extra.items() if key != "id"})
 
 
+def _check_launcher(config: RunConfig) -> None:
+    if config.launcher == "ray" and find_spec("ray") is None:
+        raise ConfigError(NO_RAY)
+
+
 def _load_model(config: RunConfig) -> tuple[Shape, Any]:
     folder = Path(config.model.path)
+    refuse_unmade(config.preset, config.model.path)
     return read_shape(folder), load_tokenizer(folder)
 
 

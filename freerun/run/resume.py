@@ -49,6 +49,14 @@ def resume(path: Path, overrides: Sequence[str]) -> tuple[Prepared, Start]:
     return prepared, Start(folder, state, checkpoint, found.damaged)
 
 
+def again(start: Start) -> Start:
+    """Where a run whose trainer was lost goes on: at its newest checkpoint; without one, at its beginning."""
+    if not can_go_on(start.folder):
+        return Start(start.folder)
+    found = newest_checkpoint(start.folder)
+    return Start(start.folder, found.state, found.checkpoint, found.damaged)
+
+
 def load_run(folder: RunFolder, overrides: Sequence[str] = ()) -> tuple[RunConfig, Origins]:
     """The configuration of a run, with where each value came from in the first place, and the overrides."""
     if not folder.config.is_file():

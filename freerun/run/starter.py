@@ -1,17 +1,31 @@
-"""Starts the engines and the trainer of a run as processes, each with its settings from the plan."""
+"""Starts the engines and the trainer of a run as processes, each with its settings from the plan, on its machine."""
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from secrets import token_hex
 
 from freerun.config.tree import RunConfig
 from freerun.control.waiting import together
-from freerun.machine.machines import LOOPBACK
-from freerun.machine.processes import Processes
+from freerun.core import ConfigError, RewardError
+from freerun.core.resolve import IMPORT_PATH, import_path
+from freerun.machine.machines import LOCAL
+from freerun.machine.parent import RUN_KEY
+from freerun.machine.processes import Child, Host, Processes
 from freerun.plan.placement import RunKind
-from freerun.plan.plan import GpuAssignment, Plan
-from freerun.run.child import RUN_KEY, EngineSettings, TrainerSettings
+from freerun.plan.plan import Assignment, Plan
+from freerun.rewards.machines.server import JudgeSettings
+from freerun.rewards.pools import PoolSettings
+from freerun.run.child import EngineSettings, TrainerSettings
+from freerun.run.hosts import Hosts
+from freerun.train.remote import RemoteTrainer
+
+
+@dataclass(frozen=True)
+class StartedEngine:
+    child: Child
+    host: Host
+    url: str
 
 
 @dataclass(frozen=True)
@@ -21,39 +35,95 @@ class Starter:
     processes: Processes
     environments: Mapping[str, dict[str, str]]
     """By the names of processes."""
-    scratch: Path
-    key: str = field(default_factory=token_hex)
-    """This run's processes answer whoever has it, and nobody else."""
+    hosts: Hosts
 
-    async def engine(self, assignment: GpuAssignment) -> str:
-        """Returns where it can be reached."""
+    @property
+    def key(self) -> str:
+        """This run's processes answer whoever has it, and nobody else."""
+        return self.hosts.key
+
+    async def engine(self, assignment: Assignment) -> StartedEngine:
+        """As soon as its machine is there; returns when it can be reached. Without it the run cannot go on, unless it
+        is on a machine that can be lost: then it is the caller's to see to it when it ends."""
         name, engine = assignment.process, self.plan.engine_settings(assignment)
-        settings = EngineSettings(self.config.model.path, engine.plain(), LOOPBACK, str(self.scratch))
-        return await self.processes.start(name, "engine", settings, self.plan.threads, self._environment(name))
+        if assignment.url:
+            engine = engine.model_copy(update={"urls": (assignment.url,)})
+        host = await self.hosts.host(assignment.machine)
+        settings = EngineSettings(self._model, engine.plain(), host.machine.address, host.scratch)
+        child = await self.processes.begin(
+            name, "engine", settings, self.plan.threads, self._environment(name, host), host, vital=not self.hosts.apart
+        )
+        return StartedEngine(child, host, await _ready(child, host))
 
-    async def trainer(self, checkpoint: Path | None) -> str:
-        """All ranks, at the same time: each waits for the others. Returns where the first can be reached. Supervised
+    async def trainer(self, checkpoint: Path | None) -> RemoteTrainer:
+        """All ranks, at the same time: each waits for the others. Returns when the first can be reached. Supervised
         training is at temperature 1: nothing in it is sampled."""
         config, plan = self.config, self.plan
+        assert plan.way is not None, "a run that trains has one"
+        hosts = [await self.hosts.host(one.machine) for one in plan.ranks]
         first = TrainerSettings(
-            config.model.path,
+            self._model,
             plan.train.plain(),
             1.0 if plan.kind is RunKind.SFT else config.rollout.temperature,
             config.seed,
             plan.lengths.answer,
-            f"ipc://{self.scratch}/trainer",
-            LOOPBACK,
-            str(self.scratch),
-            str(checkpoint) if checkpoint else None,
-            rendezvous=f"file://{self.scratch}/ranks",
+            f"tcp://{hosts[0].machine.address}:*" if self.hosts.apart else f"ipc://{self.hosts.scratch}/trainer",
+            hosts[0].machine.address,
+            hosts[0].scratch,
+            plan.way,
+            str(checkpoint.absolute()) if checkpoint else None,
+            rendezvous=await self._rendezvous(hosts),
         )
-        endpoint, *_ = await together(*(self._rank(first, rank, one) for rank, one in enumerate(plan.ranks)))
-        return endpoint
+        ranks = (self._rank(first, rank, one, hosts[rank]) for rank, one in enumerate(plan.ranks))
+        endpoint, *_ = await together(*ranks)
+        return RemoteTrainer(endpoint, self.key, hosts[0].clock)
 
-    async def _rank(self, first: TrainerSettings, rank: int, assignment: GpuAssignment) -> str:
+    async def judge(self, name: str, machine: str, pools: dict[int, PoolSettings]) -> tuple[Child, str]:
+        """As soon as its machine is there; returns when every worker is ready. It is the caller's to see to it when it
+        ends. It looks for modules where this process does."""
+        host = await self.hosts.host(machine)
+        settings = JudgeSettings(host.machine.address, pools)
+        environment = {IMPORT_PATH: f"{import_path()}{os.pathsep}{Path.cwd()}"} | self._key_on(host)
+        child = await self.processes.begin(name, "judge", settings, 1, environment, host, vital=False)
+        return child, await _ready(child, host)
+
+    async def _rendezvous(self, hosts: list[Host]) -> str:
+        if self.hosts.apart:
+            return f"tcp://{hosts[0].machine.address}:{await hosts[0].free_port()}"
+        return f"file://{self.hosts.scratch}/ranks"
+
+    async def _rank(self, first: TrainerSettings, rank: int, assignment: Assignment, host: Host) -> str:
         name, threads = assignment.process, self.plan.threads
-        settings = replace(first, rank=rank, memory_share=assignment.memory_share)
-        return await self.processes.start(name, "trainer", settings, threads, self._environment(name))
+        settings = replace(
+            first,
+            rank=rank,
+            host=host.machine.address,
+            scratch=host.scratch,
+            machine=host.machine.name,
+            memory_share=assignment.memory_share,
+        )
+        environment = self._environment(name, host)
+        child = await self.processes.begin(name, "trainer", settings, threads, environment, host, vital=True)
+        return await _ready(child, host)
 
-    def _environment(self, name: str) -> dict[str, str]:
-        return {**self.environments[name], RUN_KEY: self.key}
+    @property
+    def _model(self) -> str:
+        """On other machines there is another working folder."""
+        return str(Path(self.config.model.path).absolute()) if self.hosts.apart else self.config.model.path
+
+    def _environment(self, name: str, host: Host) -> dict[str, str]:
+        return self.environments[name] | self._key_on(host)
+
+    def _key_on(self, host: Host) -> dict[str, str]:
+        """Nodes work the key out themselves."""
+        return {RUN_KEY: self.key} if host.machine.name == LOCAL else {}
+
+
+async def _ready(child: Child, host: Host) -> str:
+    """Where it can be reached. A refusal on another machine says on which."""
+    try:
+        return await child.ready()
+    except (ConfigError, RewardError) as error:
+        if host.machine.name == LOCAL:
+            raise
+        raise type(error)(f"on machine {host.machine.name}: {error.message}", error.detail) from None

@@ -13,9 +13,12 @@ from freerun.observe.files import RunFiles
 from freerun.observe.folder import RunFolder
 from freerun.observe.meter import StepMeter
 from freerun.plan.placement import RunKind
+from freerun.plan.plan import Plan
 from freerun.run.checkpoints import Checkpointer, saved
-from freerun.run.local import run_processes
+from freerun.run.evaluating import evaluator_of
+from freerun.run.hosts import Hosts, hosts_of
 from freerun.run.prepare import Prepared, example_of
+from freerun.run.running import run_processes
 from freerun.run.start import Start, create_folder
 
 
@@ -25,8 +28,11 @@ async def sft(prepared: Prepared, observers: Iterable[Observer] = (), start: Sta
     start = start or Start(create_folder(prepared))
     stream = prepared.stream(epochs=None)
     stream.seek(start.state.position)
-    plan = prepared.plan(RunKind.SFT, evaluates=config.sft.until is not None)
     identity = prepared.identity
+
+    async def plan_on(hosts: Hosts) -> Plan:
+        machines = await hosts.machines()
+        return prepared.plan(RunKind.SFT, evaluates=config.sft.until is not None, machines=machines)
 
     def state_at(version: Version) -> RunState:
         position, data = stream.position, stream.fingerprint
@@ -39,16 +45,20 @@ async def sft(prepared: Prepared, observers: Iterable[Observer] = (), start: Sta
         with closing(everybody):
             for told in start.notes:
                 everybody.note(told)
-            async with run_processes(prepared, folder, plan, start.checkpoint) as running:
+            async with (
+                hosts_of(config, everybody.note) as hosts,
+                run_processes(hosts, prepared, folder, await plan_on(hosts), start.checkpoint) as running,
+            ):
                 trainer, begins = running.trainer, start.state.version
                 start.begun(prepared)
                 patience_s = config.control.patience_s
-                checkpointer = Checkpointer(trainer, folder, config.train.save_every, everybody, patience_s)
+                every, keep = config.train.save_every, config.train.keep
+                checkpointer = Checkpointer(trainer, folder, every, everybody, patience_s, keep)
                 everybody.add(checkpointer)
                 batches = _batches(stream, prepared, begins)
-                async with saved(checkpointer.checkpoint, trainer.written, checkpointer.weights):
+                async with saved(checkpointer.checkpoint, checkpointer.written, checkpointer.weights):
                     good = await control_sft(
-                        *(config.sft, trainer, batches, running.evaluator(), everybody, state_at, begins),
+                        *(config.sft, trainer, batches, evaluator_of(running), everybody, state_at, begins),
                         steps=config.control.steps,
                         evaluate_every=config.evaluate.every or 50,
                     )

@@ -4,6 +4,7 @@ from typing import Protocol
 
 from freerun.core import Batch, Sample, Version
 from freerun.core.reports import StepResult, WeightsHandle
+from freerun.train.protocol import Copied
 
 
 class Trainer(Protocol):
@@ -30,11 +31,11 @@ class Trainer(Protocol):
         """Write the present version as an ordinary Hugging Face folder."""
         ...
 
-    async def checkpoint(self, version: Version, folder: str, control: str) -> None:
+    async def checkpoint(self, version: Version, folder: str, control: str) -> Copied:
         """Copy all that a resumed run needs, and write it beside training into `folder/step-VERSION`.
 
-        Returns when it is copied; refuses when the trainer is not at that version. `control` is the controller's own
-        state, kept with it.
+        Returns when it is copied, and the one before it is complete; refuses when the trainer is not at that version.
+        `control` is the controller's own state, kept with it.
         """
         ...
 

@@ -12,7 +12,7 @@ class Begun:
     """A step that has its first gradient, and has changed nothing yet."""
 
     plan: list[list[Packed]]
-    """Minibatches, each as this rank's micro-batches."""
+    """Minibatches, each as this team's micro-batches."""
     kept_share: float | None
     """How much of the first one the corrections kept; None: there is nothing to learn from."""
     diagnostics: Diagnostics

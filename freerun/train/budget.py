@@ -11,7 +11,8 @@ import torch
 from freerun.core import FinishReason, Sample, TrainerError
 from freerun.train.packing import pack
 from freerun.train.ranks import Ranks
-from freerun.train.trained import Trained, decoder_of
+from freerun.train.shares import decoder_of
+from freerun.train.trained import Trained
 
 MOST = 131_072
 _FUSED_BELOW = 5 * 2**20
@@ -80,11 +81,11 @@ class Passes:
 
 def micro_batch_budget(policy: Trained, critic: Trained | None, device: torch.device, ranks: Ranks) -> int:
     """What fits every rank's GPU."""
-    fewest = -ranks.max(torch.tensor([-float(_fitting(policy, critic, device, ranks.size))], device=device)).item()
+    fewest = -ranks.max(torch.tensor([-float(_fitting(policy, critic, device))], device=device)).item()
     return int(min(fewest, MOST))
 
 
-def _fitting(policy: Trained, critic: Trained | None, device: torch.device, num_ranks: int) -> int:
+def _fitting(policy: Trained, critic: Trained | None, device: torch.device) -> int:
     """Two passes of different size say what a token costs. The optimizer's moments, not there yet, are set aside, and
     the critic's; its passes come after the policy's, and take no more."""
     probes = _probes(decoder_of(policy.module).shape.hidden)
@@ -96,9 +97,7 @@ def _fitting(policy: Trained, critic: Trained | None, device: torch.device, num_
         return small
     per_token = max((large_bytes - small_bytes) / (large - small), 1.0)
     fixed = small_bytes - per_token * small
-    parameters = [*policy.parameters, *(critic.parameters if critic else [])]
-    shares = sum(p.numel() for p in parameters) / num_ranks
-    later = 4 * shares * 4  # gradient, two moments, and one to spare; float32
+    later = policy.bytes_to_come + (critic.bytes_to_come if critic else 0)
     free, total = torch.cuda.mem_get_info(device)
     allowed = torch.cuda.get_per_process_memory_fraction(device) * total - torch.cuda.memory_reserved(device)
     free = min(free, int(allowed))

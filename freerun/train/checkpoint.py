@@ -5,8 +5,9 @@ state is copied: `async_save` copies on the caller's thread and writes on anothe
 is written at a time; whoever wants the next one sooner waits.
 
 Every rank writes its share into the same folder, and all of them call the same methods in turn. Tensors go by name, so
-another number of ranks can load them. The random state is the first rank's. Hyper-parameters are not saved: they are
-the configuration's.
+another number of ranks can load them. Where ranks are on machines that do not share the folder, each machine keeps its
+own part, for the same ranks alone (`apart.py`). The random state is the first rank's. Hyper-parameters are not saved:
+they are the configuration's.
 """
 
 import pickle
@@ -25,6 +26,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from freerun.core import TrainerError, Version
+from freerun.train.apart import Parts, find_keepers, in_a_line, is_apart, own_folder, shares, why_apart
 from freerun.train.checkpoint_folder import CONTROL, CheckpointFolder
 from freerun.train.learner import Learner
 from freerun.train.ranks import ALONE, Ranks
@@ -43,16 +45,31 @@ class CheckpointWriter:
         self._keep, self._ranks = keep, ranks
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._going: Future[None] | None = None
+        self._told = False
+        """That machines keep their own parts."""
 
-    def begin(self, learner: Learner, folder: Path, control: str) -> None:
-        """Returns when the state is copied. A version that is already there is not written again."""
+    def begin(self, learner: Learner, folder: Path, control: str) -> list[str]:
+        """Returns when the state is copied, with what the run should be told. A version that is already there is not
+        written again."""
         self.finish()
         checkpoint_folder, version = CheckpointFolder(folder), learner.version
         unfinished = self._ranks.by_first(lambda: _begun(checkpoint_folder, version))
         if unfinished is None:
-            return
+            return []
+        with _failing_in_a_line():
+            keepers = find_keepers(folder, self._ranks)
+            if any(keepers):
+                return self._begin_apart(learner, folder, keepers, control)
         written = async_save(_state(learner), checkpoint_id=unfinished, process_group=self._ranks.aside)
         self._going = self._thread.submit(self._complete, checkpoint_folder, version, unfinished, written, control)
+        return []
+
+    def _begin_apart(self, learner: Learner, folder: Path, keepers: list[int], control: str) -> list[str]:
+        parts = Parts(CheckpointFolder(folder), learner.version, keepers, self._ranks)
+        written = async_save(shares(_state(learner)), checkpoint_id=parts.begin(), no_dist=True)
+        self._going = self._thread.submit(parts.complete, written, control, self._keep)
+        told, self._told = self._told, True
+        return [] if told else [why_apart(folder, self._ranks)]
 
     def finish(self) -> None:
         """Wait until the last one is complete."""
@@ -87,21 +104,32 @@ def _failing_in_a_line() -> Iterator[None]:
         yield
     except (OSError, CheckpointException) as error:
         raise TrainerError(
-            f"a checkpoint could not be written: {_in_a_line(error)}; see whether its disk is full, then resume the run"
+            f"a checkpoint could not be written: {in_a_line(error)}; see whether its disk is full, then resume the run"
         ) from None
 
 
 def load_checkpoint(folder: Path, learner: Learner, ranks: Ranks = ALONE) -> None:
     """Put the learner where the saved one was. DCP reads into the tensors that are there, and refuses other shapes and
     tensors that it does not find; those that nobody asks for it would pass over."""
-    state = _state(learner)
+    apart, state = is_apart(folder, ranks), _state(learner)
     try:
-        _refuse_other_weights(folder, state["model"])
-        load(state, checkpoint_id=folder, process_group=ranks.aside)
+        if apart:
+            state |= _read_part(own_folder(folder, ranks), state)
+        else:
+            _refuse_other_weights(folder, state["model"])
+            load(state, checkpoint_id=folder, process_group=ranks.aside)
     except (OSError, CheckpointException, ValueError, RuntimeError) as error:
-        raise TrainerError(f"{folder} is damaged, or of another model: {_in_a_line(error)}") from None
+        raise TrainerError(f"{folder} is damaged, or of another model: {in_a_line(error)}") from None
     learner.load_state(state)
     _set_random_state(state["random"])
+
+
+def _read_part(folder: Path, state: dict[str, Any]) -> dict[str, Any]:
+    """Into the shares of these tensors. Returns what is not a tensor."""
+    part = shares(state)
+    _refuse_other_weights(folder, part["model"])
+    load(part, checkpoint_id=folder, no_dist=True)
+    return {key: value for key, value in part.items() if not isinstance(value, dict)}
 
 
 def _refuse_other_weights(folder: Path, model: dict[str, Any]) -> None:
@@ -127,8 +155,3 @@ def _set_random_state(state: bytes) -> None:
     torch.set_rng_state(cpu)
     if cuda and len(cuda) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all(cuda)
-
-
-def _in_a_line(error: BaseException) -> str:
-    """DCP's message holds a traceback a rank; the cause is its last line."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()

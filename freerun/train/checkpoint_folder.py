@@ -9,6 +9,8 @@ import re
 import shutil
 from pathlib import Path
 
+import msgspec
+
 from freerun.core import Version
 from freerun.core.files import UNFINISHED, begin_folder, complete_folder, unfinished_of
 from freerun.train.checksums import CHECKSUMS, what_is_damaged, write_checksums
@@ -17,8 +19,31 @@ CONTROL = "control.json"
 """The controller's own state, inside each checkpoint."""
 TENSORS = ".metadata"
 """Which tensors there are and where, by torch's distributed checkpointing: written after them."""
+MACHINES = "machines.json"
+"""Who has which part, where each machine keeps its own (`apart.py`), or the trainer's machine all of it."""
 _DAMAGED = ".damaged"
 _NAME = re.compile(r"step-(\d+)")
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What `machines.json` says: who has a checkpoint, or its parts, where this folder has not all of it."""
+
+    machines: list[str]
+    """Each rank's."""
+    sharing: int
+    """How many ranks shared one copy of the weights."""
+
+    @classmethod
+    def read(cls, checkpoint: Path) -> "Kept":
+        return msgspec.json.decode((checkpoint / MACHINES).read_bytes(), type=cls)
+
+    def write(self, folder: Path) -> None:
+        (folder / MACHINES).write_bytes(msgspec.json.format(msgspec.json.encode(self)) + b"\n")
+
+    @property
+    def where(self) -> str:
+        ranks = {machine: [r for r, at in enumerate(self.machines) if at == machine] for machine in self.machines}
+        return ", ".join(f"{machine} has rank {' and '.join(map(str, mine))}" for machine, mine in ranks.items())
 
 
 class CheckpointFolder:
@@ -34,9 +59,13 @@ class CheckpointFolder:
         """An empty folder to write that version into."""
         return begin_folder(self._path(version))
 
+    def unfinished(self, version: Version) -> Path:
+        """Where `begin` made it."""
+        return unfinished_of(self._path(version))
+
     def complete(self, version: Version, keep: int) -> None:
         """All is written: the checkpoint takes its place, and all but the newest `keep` go."""
-        write_checksums(unfinished_of(self._path(version)))
+        write_checksums(self.unfinished(version))
         complete_folder(self._path(version), durable=True)
         for path in list(self.finished().values())[:-keep]:
             shutil.rmtree(path)
@@ -69,5 +98,6 @@ def version_of(checkpoint: Path) -> Version | None:
 
 def damage(checkpoint: Path) -> str | None:
     """What is wrong with it, in a few words; None if nothing is known to be."""
-    missing = [file for file in (CONTROL, TENSORS) if not (checkpoint / file).is_file()]
+    tensors = MACHINES if (checkpoint / MACHINES).is_file() else TENSORS
+    missing = [file for file in (CONTROL, tensors) if not (checkpoint / file).is_file()]
     return f"{missing[0]} is missing" if missing else what_is_damaged(checkpoint)

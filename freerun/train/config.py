@@ -93,16 +93,28 @@ class TrainConfig(Section):
         "Most tokens in one forward and backward pass; empty: 8,192 on a CPU, what fits the memory on a GPU.",
         ge=1,
     )
-    ranks: int = knob(1, "Processes that train together, each with a share of the weights (FSDP2).", ge=1)
+    ranks: int | None = knob(
+        None,
+        "Processes that train together, each with a share of the weights (FSDP2); empty: one on each GPU that trains, "
+        "or on each machine that does where there are no GPUs.",
+        ge=1,
+    )
     shard: Literal["all", "machine"] = knob(
         "all",
         "Whether ranks of all machines share the weights out among them, or those of each machine do and machines hold "
         "copies (HSDP): more memory, and less to send.",
     )
     context_parallel: int = knob(
-        1, "Ranks that share each sequence (Ulysses), for sequences longer than one rank's memory holds.", ge=1
+        1,
+        "Ranks that share each sequence (Ulysses), for sequences longer than one rank's memory holds; it divides "
+        "train.ranks and the model's heads.",
+        ge=1,
     )
-    offload_optimizer: bool = knob(False, "Keep the optimizer's state in the machine's memory instead of the GPU's.")
+    offload_optimizer: bool = knob(
+        False,
+        "Keep the optimizer's state in the machine's memory instead of the GPU's, and step there: half of the memory "
+        "that weights take to learn, for slower steps.",
+    )
     dtype: Literal["auto", "float32", "bfloat16"] = knob(
         "auto", "What it computes in, over float32 weights; auto: bfloat16 on a GPU, float32 on a CPU."
     )
@@ -176,6 +188,12 @@ class TrainConfig(Section):
                 "corrections go by π_proximal / π_behavior, which is 1 where the proximal policy is the behavior's; "
                 "set train.proximal=recompute, or leave them out"
             )
+        if self.ranks and self.ranks % self.context_parallel:
+            fitting = max(self.ranks // self.context_parallel, 1) * self.context_parallel
+            raise ValueError(
+                f"train.ranks={self.ranks} is no multiple of train.context_parallel={self.context_parallel}, the ranks "
+                f"that share each sequence: set train.ranks={fitting}, or lower train.context_parallel"
+            )
         mine = dict(by_dotted_key({"train": self.model_dump()}))
         for key, instead in find_objective(self.objective).refuses.items():
             if mine.get(key) != _DEFAULTS.get(key):
@@ -187,16 +205,19 @@ class TrainConfig(Section):
         """Whether an answer's advantage depends on the others of its group."""
         return self.advantages not in NOT_WITHIN_GROUPS
 
-    def on(self, device: Device, num_parameters: int = 0, *, compile: bool | None = None) -> "ResolvedTrainConfig":
-        """With a value for everything that device and model decide. Compiling takes half a minute: it is worth that for
-        a model of some size, on a GPU. Benchmarks and tests may decide otherwise; for a run there is torch's own
-        TORCH_COMPILE_DISABLE=1."""
+    def on(
+        self, device: Device, num_parameters: int = 0, *, compile: bool | None = None, ranks: int | None = None
+    ) -> "ResolvedTrainConfig":
+        """With a value for everything that device, model and placement decide: `ranks` is how many there are, unless
+        the setting says. Compiling takes half a minute: it is worth that for a model of some size, on a GPU. Benchmarks
+        and tests may decide otherwise; for a run there is torch's own TORCH_COMPILE_DISABLE=1."""
         gpu = device == "cuda"
         chosen = {
             "device": device,
             "dtype": ("bfloat16" if gpu else "float32") if self.dtype == "auto" else self.dtype,
             "micro_batch_tokens": self.micro_batch_tokens or (None if gpu else 8_192),
             "compile": gpu and num_parameters > 50_000_000 if compile is None else compile,
+            "ranks": self.ranks or ranks or 1,
         }
         return ResolvedTrainConfig(**(dict(self) | chosen))
 
@@ -212,6 +233,7 @@ class ResolvedTrainConfig(TrainConfig):
 
     device: Device
     dtype: Literal["float32", "bfloat16"]
+    ranks: int
     compile: bool
     """Whether torch.compile fuses the small operations of a layer."""
 
@@ -219,7 +241,9 @@ class ResolvedTrainConfig(TrainConfig):
     def low_precision(self) -> bool:
         return self.dtype == "bfloat16"
 
-    def on(self, device: Device, num_parameters: int = 0, *, compile: bool | None = None) -> "ResolvedTrainConfig":
+    def on(
+        self, device: Device, num_parameters: int = 0, *, compile: bool | None = None, ranks: int | None = None
+    ) -> "ResolvedTrainConfig":
         """It is resolved already."""
         return self
 

@@ -31,7 +31,7 @@ def refuse_divergence(learner: Learner, metrics: dict[str, float], ranks: Ranks)
 
 @torch.no_grad()
 def _num_beyond(parameters: list[torch.nn.Parameter], ranks: Ranks) -> int:
-    """Tensors with a weight that is not a number or beyond `LARGEST`, on any rank."""
+    """Tensors with a weight that is not a number or beyond `LARGEST`, on the rank that has most of them."""
     shares = [share for parameter in parameters if (share := own(parameter)).numel()]
     largest = torch.stack(torch._foreach_norm(shares, torch.inf)) if shares else torch.zeros(1, device=ranks.device)
-    return int(ranks.sum((~(largest <= LARGEST)).sum()).item())
+    return int(ranks.max((~(largest <= LARGEST)).sum()).item())

@@ -9,7 +9,6 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,10 @@ from torch import Tensor
 from freerun.core import Batch, Sample, TrainerError, Version
 from freerun.core.reports import StepResult
 from freerun.machine.device import choose_device
-from freerun.models.checkpoint import load_decoder, save_tensors
+from freerun.models.checkpoint import empty_decoder, load_decoder, save_tensors
 from freerun.models.decoder import Decoder
 from freerun.train.advantages import overlong_penalty
+from freerun.train.assemble import assemble
 from freerun.train.average import sequence_weights
 from freerun.train.begun import Begun
 from freerun.train.budget import Passes, micro_batch_budget
@@ -31,21 +31,20 @@ from freerun.train.diagnostics import Diagnostics, Health
 from freerun.train.estimate import estimate
 from freerun.train.gae import value_loss
 from freerun.train.kl import kl_estimate
-from freerun.train.lora import attach, save_adapter
+from freerun.train.lora import save_adapter
 from freerun.train.losses import find_objective
 from freerun.train.members import Added, Member, by_sample, compared, members_in, returned, trained_in, weights_of
-from freerun.train.models import CriticModel, PolicyModel
 from freerun.train.objective import Tokens, sequence_sum
 from freerun.train.packing import Advantage, Packed, num_trained, pack, shared_out, untrained, within
 from freerun.train.prefixes import distinct_tokens
 from freerun.train.proximal import proximal_logprobs
 from freerun.train.ranks import ALONE, Ranks
+from freerun.train.shares import decoder_of
 from freerun.train.speed import Phases, Speed
-from freerun.train.trained import Frozen, Trained, copy_in, decoder_of
 
 
 class Learner:
-    """`longest` is the most tokens that an answer may have."""
+    """`longest` is the most tokens that an answer may have; `folder` has the weights where the decoder has none yet."""
 
     def __init__(
         self,
@@ -55,22 +54,15 @@ class Learner:
         seed: int = 0,
         longest: int = 0,
         ranks: Ranks = ALONE,
+        folder: Path | None = None,
     ) -> None:
-        self._device = decoder.embed.weight.device
+        at = decoder.embed.weight.device
+        self._device = torch.device(ranks.device) if at.type == "meta" else at
         config = config.on("cuda" if self._device.type == "cuda" else "cpu", decoder.shape.num_parameters)
         self._config, self._seed, self._longest, self._ranks = config, seed, longest, ranks
         self._loss = find_objective(config.objective).loss
-        start = decoder.embed.weight.dtype
-        low = torch.bfloat16 if config.low_precision else start
-        self._reference: Frozen | None = None
-        if config.kl.coef:
-            self._reference = Frozen(copy_in(PolicyModel(decoder, temperature), low), ranks)
-        self._critic: Trained | None = None
-        if config.advantages == "gae":
-            self._critic = Trained(CriticModel(deepcopy(decoder)), config, ranks, config.critic.lr / config.lr)
-        if config.lora.rank:
-            attach(decoder, config.lora.rank, config.lora.effective_alpha, seed=seed, dtype=start)
-        self.policy = Trained(PolicyModel(decoder, temperature), config, ranks)
+        models = assemble(decoder, config, ranks, temperature, seed, folder)
+        self.policy, self._critic, self._reference = models.policy, models.critic, models.reference
         self._shape = decoder.shape
         self._health = Health()
         self._passes = Passes(
@@ -84,9 +76,20 @@ class Learner:
         """These are a version's weights: not those in the middle of a step, nor diverged."""
 
     @classmethod
-    def from_folder(cls, folder: Path, config: TrainConfig, *args: Any) -> "Learner":
-        """With the arguments of the class after these two."""
-        return cls(load_decoder(folder, device=config.on(choose_device()).device), config, *args)
+    def from_folder(
+        cls,
+        folder: Path,
+        config: TrainConfig,
+        temperature: float = 1.0,
+        seed: int = 0,
+        longest: int = 0,
+        ranks: Ranks = ALONE,
+    ) -> "Learner":
+        """Each of several ranks reads its share of the weights and no more."""
+        device, rest = config.on(choose_device()).device, (config, temperature, seed, longest, ranks)
+        if ranks.size > 1:
+            return cls(empty_decoder(folder, device), *rest, folder)
+        return cls(load_decoder(folder, device=device), *rest)
 
     @property
     def decoder(self) -> Decoder:
@@ -109,7 +112,7 @@ class Learner:
 
     def _begin(self, batch: Batch) -> Begun:
         """As far as it may be tried again: until the first minibatch has its gradient, nothing is learned."""
-        phases, speed = Phases(), Speed(self._shape, self._device)
+        phases, speed = Phases(), Speed(self._shape, self._device, self._ranks.context.size)
         diagnostics = Diagnostics(self.version, self._ranks)
         plan = self._plan(batch)
         self._before_the_step(plan, batch, diagnostics)
@@ -196,7 +199,7 @@ class Learner:
         return self._config.lr_at(self.version)
 
     def _tokens_once(self, plan: list[list[Packed]], batch: Batch) -> dict[str, float]:
-        """How many tokens all ranks computed in a pass over the plan, and how many different ones it has."""
+        """How many tokens all teams computed in a pass over the plan, and how many different ones it has."""
         mine = torch.tensor(float(sum(len(micro.tokens_T) for minibatch in plan for micro in minibatch)))
         computed = self._ranks.sum(mine.to(self._device)).item()
         learned = trained_in(batch.groups, self._config.skip_truncated)
@@ -204,7 +207,7 @@ class Learner:
         return {"computed_tokens": computed, "distinct_tokens": float(different)}
 
     def _plan(self, batch: Batch) -> list[list[Packed]]:
-        """The batch in shuffled minibatches of near-equally many members, each of them as this rank's micro-batches. A
+        """The batch in shuffled minibatches of near-equally many members, each of them as this team's micro-batches. A
         member is in one of them with all its branches."""
         advantage = self._advantages(batch)
         order = trained_in(batch.groups, self._config.skip_truncated)
@@ -221,10 +224,10 @@ class Learner:
     def _packed(
         self, indices: list[int], samples: Sequence[Sample], advantage: Sequence[Advantage], weights: Sequence[float]
     ) -> Iterator[Packed]:
-        """This rank's micro-batches of those samples; `weights` go with `indices`, `advantage` with `samples`. One that
-        is empty, so that all ranks have as many, is a short sample of which no token is trained."""
+        """This team's micro-batches of those samples; `weights` go with `indices`, `advantage` with `samples`. One that
+        is empty, so that all teams have as many, is a short sample of which no token is trained."""
         among = [samples[i] for i in indices]
-        for places in shared_out(among, self._passes.tokens, self._ranks.size)[self._ranks.rank]:
+        for places in shared_out(among, self._passes.tokens, self._ranks.num_teams)[self._ranks.team]:
             if places:
                 counts = [weights[place] for place in places]
                 packed = pack([among[place] for place in places], [advantage[indices[p]] for p in places], counts)

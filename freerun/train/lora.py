@@ -67,7 +67,8 @@ def attach(
             assert isinstance(base, nn.Linear)
             bound = 1 / math.sqrt(base.in_features)  # what a linear layer's weights start with
             lora_a = torch.empty(rank, base.in_features).uniform_(-bound, bound, generator=generator)
-            setattr(layer, target, AdaptedLinear(base, rank, alpha, dropout, lora_a.to(base.weight.device, dtype)))
+            device = "cpu" if base.weight.is_meta else base.weight.device  # the adapter has its values from the start
+            setattr(layer, target, AdaptedLinear(base, rank, alpha, dropout, lora_a.to(device, dtype)))
 
 
 def is_adapted(decoder: Decoder) -> bool:

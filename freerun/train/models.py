@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from freerun.models.attention import packed_attention
 from freerun.models.decoder import Decoder, Layer
+from freerun.train.context import ONE, Context, Whole
 from freerun.train.head import logprobs_and_entropy
 from freerun.train.packing import Packed
 
@@ -23,10 +24,12 @@ class PolicyModel(nn.Module):
         self.decoder = decoder
         self.temperature = temperature
 
-    def forward(self, micro: Packed) -> tuple[Tensor, Tensor]:
+    def forward(self, micro: Packed, context: Context = ONE) -> tuple[Tensor, Tensor]:
         """Log-probability of each trained token, and the entropy where it was sampled."""
-        hidden_A = hidden_states(self.decoder, micro)
-        return logprobs_and_entropy(hidden_A, self.decoder.head.weight, micro.targets_A, self.temperature)
+        part = context.part(micro)
+        hidden_A = hidden_states(self.decoder, micro, part)
+        scores = logprobs_and_entropy(hidden_A, self.decoder.head.weight, part.targets_A, self.temperature)
+        return part.told(scores[0]), part.told(scores[1])
 
 
 class CriticModel(nn.Module):
@@ -37,22 +40,24 @@ class CriticModel(nn.Module):
         self.decoder = decoder
         decoder.head.requires_grad_(decoder.shape.tied)  # its own head is not used; a tied one is the embedding
         weight = decoder.embed.weight
-        self.value = nn.Linear(decoder.shape.hidden, 1, device=weight.device, dtype=weight.dtype)
+        device = "cpu" if weight.is_meta else weight.device
+        self.value = nn.Linear(decoder.shape.hidden, 1, device=device, dtype=weight.dtype)
         nn.init.zeros_(self.value.weight)
         nn.init.zeros_(self.value.bias)
 
-    def forward(self, micro: Packed) -> Tensor:
+    def forward(self, micro: Packed, context: Context = ONE) -> Tensor:
         """What is expected where each trained token was sampled."""
-        values: Tensor = self.value(hidden_states(self.decoder, micro))
-        return values.squeeze(1).to(torch.promote_types(values.dtype, torch.float32))
+        part = context.part(micro)
+        values: Tensor = self.value(hidden_states(self.decoder, micro, part))
+        return part.told(values.squeeze(1).to(torch.promote_types(values.dtype, torch.float32)))
 
 
-def hidden_states(decoder: Decoder, micro: Packed) -> Tensor:
-    """At the positions that predict trained tokens."""
+def hidden_states(decoder: Decoder, micro: Packed, part: Whole) -> Tensor:
+    """At the positions that predict the part's trained tokens."""
     weight = decoder.embed.weight
     attend = packed_attention(micro.lengths, weight.device, weight.dtype, micro.prefixes)
-    hidden_T: Tensor = decoder(micro.tokens_T, micro.positions_T, attend)
-    return hidden_T[micro.rows_A]
+    hidden_P: Tensor = decoder(part.tokens_P, part.positions_P, part.attention(attend))
+    return hidden_P[part.rows_A]
 
 
 def arrange(decoder: Decoder, compiled: bool, recompute: bool) -> None:

@@ -1,5 +1,8 @@
 """What a trainer needs of a GPU's memory, worked out before anything is allocated. Importable without torch."""
 
+from math import lcm
+
+from freerun.core import ConfigError
 from freerun.models.shape import Shape
 from freerun.train.config import ResolvedTrainConfig
 
@@ -10,27 +13,52 @@ PASS_TOKENS = 32_768
 """Tokens in a pass from which on more gain nothing."""
 
 
-def standing_bytes(shape: Shape, config: ResolvedTrainConfig, publishes: bool) -> int:
-    """What one rank holds between two passes: weights to compute with and to learn, gradient, moments. A rank that
-    `publishes` holds two more versions for the engines."""
+def refuse_uneven_heads(shape: Shape, context: int) -> None:
+    """Ranks that share a sequence share the heads of its attention out among them."""
+    if shape.heads % context:
+        fitting = ", ".join(str(size) for size in range(1, shape.heads + 1) if shape.heads % size == 0)
+        raise ConfigError(
+            f"train.context_parallel={context} does not divide the model's {shape.heads} heads: set one of {fitting}"
+        )
+
+
+def standing_bytes(shape: Shape, config: ResolvedTrainConfig, publishes: bool, machines: int = 1) -> int:
+    """What one rank holds between two passes: weights to compute with and to learn, gradient, moments where they are
+    not offloaded. A rank that `publishes` holds two more versions for the engines. Ranks are on so many machines."""
     size = _size(config)
-    copy, learned = (2 if size == 2 else 0), 4 + 4 + 8
+    copy, learned = (2 if size == 2 else 0), 4 + 4 + (0 if config.offload_optimizer else 8)
     weights = copy + learned if not config.lora.rank else copy + 4  # an adapter is small, but the model is loaded wide
     weights += copy + learned if config.advantages == "gae" else 0
     weights += size if config.kl.coef else 0
     logits = min(_LOGITS, PASS_TOKENS * shape.vocab_size)  # a chunk, its gradient, the matrix product's workspace
     published = 2 * size * shape.num_parameters if publishes else 0
-    return shape.num_parameters * weights // config.ranks + published + 3 * 4 * logits + _SPARE
+    return shape.num_parameters * weights // _sharing(config, machines) + published + 3 * 4 * logits + _SPARE
+
+
+def offloaded_bytes(shape: Shape, config: ResolvedTrainConfig, machines: int = 1) -> int:
+    """What one rank holds in the machine's memory: the optimizer's moments, where they are offloaded."""
+    if not config.offload_optimizer or config.lora.rank:
+        return 0
+    learning = 2 if config.advantages == "gae" else 1
+    return 8 * learning * shape.num_parameters // _sharing(config, machines)
+
+
+def _sharing(config: ResolvedTrainConfig, machines: int) -> int:
+    """How many ranks share one copy of the weights."""
+    return config.ranks // machines if config.shard == "machine" else config.ranks
 
 
 def bytes_per_token(shape: Shape, config: ResolvedTrainConfig) -> int:
-    """What a token of a forward pass leaves for the backward pass: figures of a layer, fitted to what was measured."""
-    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    """What a token of a forward pass leaves for the backward pass: figures of a layer, fitted to what was measured.
+    Ranks that share each sequence hold a part of it each; key/value heads that several of them need are there more
+    often."""
+    ranks = config.context_parallel
+    queries, keys = shape.heads * shape.head_dim, lcm(shape.kv_heads, ranks) * shape.head_dim
     if config.recompute:
         kept = 1.3 * (4 * shape.hidden + 2 * queries + 2 * keys)
     else:
         kept = 1.1 * (6 * shape.hidden + 3 * queries + 3 * keys + 3 * shape.ffn)
-    return int(_size(config) * kept * shape.layers)
+    return int(_size(config) * kept * shape.layers / ranks)
 
 
 def _size(config: ResolvedTrainConfig) -> int:

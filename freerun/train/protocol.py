@@ -17,6 +17,22 @@ class Checkpoint:
     version: Version
     folder: str
     control: str
+    token: str
+    """A file that the controller has put there: whether the trainer sees it tells whether they share the folder."""
+
+
+@dataclass(slots=True, frozen=True)
+class Copied:
+    """What a checkpoint is of is copied; it will be complete when the next one is begun, or `written` returns."""
+
+    machines: list[str]
+    """Where it is written: each rank's machine."""
+    sharing: int
+    """How many ranks share one copy of the weights."""
+    shared: bool
+    """Whether the first rank writes it where the controller sees it."""
+    notes: list[str]
+    """What the run should be told."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -42,6 +58,6 @@ METHODS: dict[str, tuple[Any, Any]] = {
     "score": (None, list[list[float]]),
     "publish": (None, WeightsHandle),
     "save": (str, None),
-    "checkpoint": (Checkpoint, None),
+    "checkpoint": (Checkpoint, Copied),
     "written": (None, None),
 }

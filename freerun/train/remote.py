@@ -1,51 +1,60 @@
 """The trainer as the controller sees it: a process elsewhere, reached over ZeroMQ."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, Self
 
 import msgspec
 import zmq
 import zmq.asyncio
 
 from freerun.core import Batch, Sample, TrainerError, Version
+from freerun.core.clock import Clock
+from freerun.core.lost import Losable
 from freerun.core.reports import StepResult, WeightsHandle
-from freerun.train.messages import AT_ONCE, in_parts, opening, samples_message
-from freerun.train.protocol import METHODS, BatchHead, Checkpoint, GroupHead
+from freerun.train.messages import in_parts, opening, samples_message
+from freerun.train.protocol import METHODS, BatchHead, Checkpoint, Copied, GroupHead
+from freerun.train.sockets import connect
 
 
 class RemoteTrainer:
     """A context manager. One request at a time; a second caller waits for the first one's reply.
 
     Requests are numbered, and replies say which they answer: those to calls that were cancelled are passed over. A
-    batch goes group by group, and the loop has its turn after each.
+    batch goes group by group, and the loop has its turn after each. `key` is the run's, and needed where the trainer is
+    on another machine; `clock` is that machine's.
     """
 
-    def __init__(self, endpoint: str) -> None:
-        self._endpoint = endpoint
+    def __init__(self, endpoint: str, key: str | None = None, clock: Clock | None = None) -> None:
+        self._endpoint, self._key, self._clock = endpoint, key, clock or Clock()
+        self._losable = Losable(TrainerError)
         self._one_at_a_time = asyncio.Lock()
         self._requests = 0
 
-    def __enter__(self) -> "RemoteTrainer":
+    def __enter__(self) -> Self:
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.PAIR)
-        self._socket.set_hwm(AT_ONCE)
-        self._socket.connect(self._endpoint)
+        connect(self._socket, self._endpoint, self._key)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._context.destroy(linger=0)
 
+    def lose(self, why: str) -> None:
+        """It is gone: the call that waits for it fails at once with TrainerError, and so does every later one."""
+        self._losable.lose(f"the trainer is lost: {why}")
+
     async def step(self, batch: Batch) -> StepResult:
         """What the tasks are is of no concern to the trainer, and may not be such as msgpack can say."""
         heads = [GroupHead(group.id, group.task.id, group.admitted_at) for group in batch.groups]
         samples = [group.samples for group in batch.groups]
-        result: StepResult = await self._call("step", BatchHead(batch.version, heads), samples)
-        return result
+        return self._by_our_clock(await self._call("step", BatchHead(batch.version, heads), samples))
 
     async def sft(self, examples: list[Sample]) -> StepResult:
-        result: StepResult = await self._call("sft", None, in_parts(examples))
-        return result
+        return self._by_our_clock(await self._call("sft", None, in_parts(examples)))
 
     async def score(self, samples: list[Sample]) -> list[list[float]]:
         scores: list[list[float]] = await self._call("score", None, in_parts(samples))
@@ -58,14 +67,21 @@ class RemoteTrainer:
     async def save(self, folder: str) -> None:
         await self._call("save", folder)
 
-    async def checkpoint(self, version: Version, folder: str, control: str) -> None:
-        await self._call("checkpoint", Checkpoint(version, folder, control))
+    async def checkpoint(self, version: Version, folder: str, control: str) -> Copied:
+        with _token(Path(folder)) as token:
+            copied: Copied = await self._call("checkpoint", Checkpoint(version, folder, control, token))
+        return copied
 
     async def written(self) -> None:
         await self._call("written", None)
 
+    def _by_our_clock(self, result: StepResult) -> StepResult:
+        ours = self._clock.ours
+        result.phases = [(name, ours(start_s), ours(end_s)) for name, start_s, end_s in result.phases]
+        return result
+
     async def _call(self, method: str, argument: Any, parts: Sequence[Sequence[Sample]] = ()) -> Any:
-        async with self._one_at_a_time:
+        async with self._losable.unless_lost(), self._one_at_a_time:
             self._requests += 1
             await self._socket.send_multipart(opening(self._requests, method, argument, len(parts)))
             for samples in parts:
@@ -77,3 +93,17 @@ class RemoteTrainer:
         if status == b"error":
             raise TrainerError(*msgspec.msgpack.decode(payload, type=tuple[str, str]))
         return msgspec.msgpack.decode(payload, type=METHODS[method][1])
+
+
+@contextmanager
+def _token(folder: Path) -> Iterator[str]:
+    """The name of a file that is in that folder for now. Where that cannot be, the trainer will say why."""
+    token = folder / f".asked-{token_hex(8)}"
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        token.touch()
+    try:
+        yield token.name
+    finally:
+        with suppress(OSError):
+            token.unlink()

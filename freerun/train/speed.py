@@ -13,8 +13,10 @@ PEAK_TFLOPS = {"H200": 989.0, "H100": 989.0, "B200": 2250.0, "A100": 312.0, "L40
 
 
 class Speed:
-    def __init__(self, shape: Shape, device: torch.device) -> None:
-        self._shape, self._device = shape, device
+    """`sharing` ranks compute each micro-batch together."""
+
+    def __init__(self, shape: Shape, device: torch.device, sharing: int = 1) -> None:
+        self._shape, self._device, self._sharing = shape, device, sharing
 
     def of(self, tokens: int, micros: Sequence[Packed], phases: Sequence[tuple[str, float, float]]) -> dict[str, float]:
         """Tokens a second over the entire step, prompts included; on a GPU also each one's arithmetic, by what this
@@ -25,7 +27,7 @@ class Speed:
             return rates
         computed = sum(len(micro.tokens_T) for micro in micros)
         attention = sum(self._attention(micro) for micro in micros)
-        tflops = (6.0 * self._shape.num_parameters * computed + attention) / took_s / 1e12
+        tflops = (6.0 * self._shape.num_parameters * computed + attention) / self._sharing / took_s / 1e12
         name = torch.cuda.get_device_name(self._device)
         peak = next((peak for chip, peak in PEAK_TFLOPS.items() if chip in name), None)
         return rates | {"tflops": tflops} | ({"mfu": tflops / peak} if peak else {})

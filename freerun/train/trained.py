@@ -4,31 +4,41 @@ The optimizer always owns float32 weights (or wider, if they came wider). On a C
 one GPU it computes in bf16, on a copy that follows them; gradients are summed in float32 as they come out of the
 backward pass. On several ranks FSDP2 does all that, and each rank owns a share. So there is one loss, to rounding.
 
-FSDP2 and the state dictionaries of checkpoints are imported where they are used: each takes torch half a second.
+The state dictionaries of checkpoints are imported where they are used: torch takes half a second for them.
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from freerun.core import TrainerError
-from freerun.models.decoder import Decoder
 from freerun.train.config import ResolvedTrainConfig
 from freerun.train.lora import is_adapted, merged
 from freerun.train.models import arrange
-from freerun.train.optimizer import AdamW
-from freerun.train.ranks import Ranks, full_tensor
+from freerun.train.optimizer import AdamW, OffloadedAdamW
+from freerun.train.ranks import Ranks, full_tensor, own
+from freerun.train.shares import decoder_of, share_out
 
 warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")  # of what nobody changes in place
 
 
 class Trained:
-    def __init__(self, module: nn.Module, config: ResolvedTrainConfig, ranks: Ranks, lr_scale: float = 1.0) -> None:
+    """`folder` has the weights of a module whose decoder has none yet: on several ranks, each reads its share."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        config: ResolvedTrainConfig,
+        ranks: Ranks,
+        lr_scale: float = 1.0,
+        folder: Path | None = None,
+    ) -> None:
         self._config, self._ranks, self._lr_scale = config, ranks, lr_scale
         weight = next(module.parameters())
         low = config.low_precision
@@ -36,7 +46,7 @@ class Trained:
         self._owner = module.train()
         self.module = self._owner
         if ranks.size > 1:
-            _shard(module, ranks, low)
+            share_out(module, ranks, low, folder)
         elif low:
             self.module = _compute_copy(module)
         decoder = decoder_of(self.module)
@@ -50,6 +60,12 @@ class Trained:
 
     def __call__(self, *args: Any) -> Any:
         return _compute(self.module, self._ranks, *args)
+
+    @property
+    def bytes_to_come(self) -> int:
+        """What the first step will add to this device's memory: gradient, moments, and one more to spare."""
+        tensors = 2 if self._config.offload_optimizer else 4
+        return tensors * sum(own(parameter).numel() * 4 for parameter in self.parameters)
 
     def clip(self, kept_share: float = 1.0) -> float:
         """Make the gradient ready for `apply`; its norm before it was clipped. Refused if it is not finite.
@@ -80,12 +96,31 @@ class Trained:
 
     def tensors(self) -> dict[str, Tensor]:
         """The decoder's weights as the module computes with them, unsharded, under the plain decoder's names. On
-        several ranks every one has to ask, and only the first gets them."""
+        several ranks every one has to ask, and only the first gets them, in the host's memory."""
+        if self._ranks.size == 1:
+            return dict(self._unsharded())
+        return {name: tensor.cpu() for name, tensor in self._unsharded() if self._ranks.is_first}
+
+    def part(self) -> Iterator[tuple[str, Tensor]]:
+        """Those of `tensors` that this rank is to publish; all ranks' parts together are all of them.
+
+        Every rank has to go through its part to the end: with each step all of them gather one tensor, and the one that
+        has had the fewest bytes so far keeps it.
+        """
+        kept_bytes = [0] * self._ranks.size
+        for name, tensor in self._unsharded():
+            keeper = kept_bytes.index(min(kept_bytes))
+            kept_bytes[keeper] += tensor.nbytes
+            if keeper == self._ranks.rank:
+                yield name, tensor
+
+    def _unsharded(self) -> Iterator[tuple[str, Tensor]]:
+        """One after another, so that no more than one is in a GPU's memory at a time."""
         decoder = decoder_of(self.module)
-        tensors = ((name, full_tensor(p.detach().to(self._dtype))) for name, p in decoder.named_parameters())
         if is_adapted(decoder):
-            tensors = ((name, tensor.to(self._dtype)) for name, tensor in merged(decoder))
-        return {name: tensor for name, tensor in tensors if self._ranks.is_first}
+            yield from ((name, tensor.to(self._dtype)) for name, tensor in merged(decoder))
+        else:
+            yield from ((name, full_tensor(p.detach().to(self._dtype))) for name, p in decoder.named_parameters())
 
     def state(self) -> dict[str, Any]:
         """Weights and the optimizer's state by parameter name: live tensors, or this rank's share of them.
@@ -97,40 +132,32 @@ class Trained:
         model, optimizer = get_state_dict(self._owner, self._optimizer)
         return {"model": model, "optimizer": optimizer["state"]}
 
+    @torch.no_grad()
     def load_state(self, state: Mapping[str, Any]) -> None:
-        from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-
-        _, optimizer = get_state_dict(self._owner, self._optimizer)
-        set_state_dict(
-            self._owner,
-            self._optimizer,
-            model_state_dict=state["model"],
-            optim_state_dict=optimizer | {"state": state["optimizer"]},
-        )
+        """In place: every tensor stays on the device that it is on."""
+        live = self.state()
+        for name, tensor in live["model"].items():
+            tensor.copy_(state["model"][name])
+        for name, tensors in live["optimizer"].items():
+            for key, tensor in tensors.items():
+                tensor.copy_(state["optimizer"][name][key])
         if self.module is not self._owner:
-            with torch.no_grad():
-                for mine, copy in zip(self._owner.parameters(), self.module.parameters(), strict=True):
-                    copy.copy_(mine)
+            for mine, copy in zip(self._owner.parameters(), self.module.parameters(), strict=True):
+                copy.copy_(mine)
 
 
 class Frozen:
     """A module that only computes; on several ranks in shares, too."""
 
-    def __init__(self, module: nn.Module, ranks: Ranks) -> None:
+    def __init__(self, module: nn.Module, ranks: Ranks, folder: Path | None = None) -> None:
         self._ranks = ranks
         self.module = module.eval().requires_grad_(False)
         if ranks.size > 1:
-            _shard(module, ranks, low=False)
+            share_out(module, ranks, low=False, folder=folder)
 
     @torch.no_grad()
     def __call__(self, *args: Any) -> Any:
         return _compute(self.module, self._ranks, *args)
-
-
-def decoder_of(module: nn.Module) -> Decoder:
-    decoder = module.decoder
-    assert isinstance(decoder, Decoder)
-    return decoder
 
 
 def copy_in(module: nn.Module, dtype: torch.dtype) -> nn.Module:
@@ -161,27 +188,15 @@ def _hand_over(owner: nn.Parameter, parameter: Tensor) -> None:
 
 
 def _compute(module: nn.Module, ranks: Ranks, *args: Any) -> Any:
-    result = module(*args)
+    result = module(*args, ranks.context)
     if ranks.size > 1 and not torch.is_grad_enabled():
         cast(Any, module).reshard()  # FSDP2 leaves that to a backward pass, and none will come
     return result
 
 
-def _shard(module: nn.Module, ranks: Ranks, low: bool) -> None:
-    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-
-    policy = MixedPrecisionPolicy(cast_forward_inputs=False)  # the residual stream stays float32
-    if low:
-        policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
-    for sharded in [*decoder_of(module).layers, module]:
-        fully_shard(sharded, mesh=ranks.mesh, mp_policy=policy)
-        assert isinstance(sharded, FSDPModule)
-        sharded.set_gradient_divide_factor(1.0)  # the sum over ranks: a minibatch's weights are those of all
-        sharded.set_force_sum_reduction_for_comms(True)  # gloo takes an average for a sum (pytorch #162338)
-
-
 def _optimizer(learning: list[nn.Parameter], config: ResolvedTrainConfig) -> AdamW:
-    return AdamW(
+    kind = OffloadedAdamW if config.offload_optimizer else AdamW
+    return kind(
         [
             {"params": [p for p in learning if p.dim() > 1], "weight_decay": config.weight_decay},
             {"params": [p for p in learning if p.dim() <= 1], "weight_decay": 0.0},

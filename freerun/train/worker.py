@@ -9,6 +9,7 @@ With several ranks the first one does that. It says each request to the others, 
 
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -27,10 +28,11 @@ from freerun.core.reports import PUBLISH, StepResult, WeightsHandle
 from freerun.train.config import TrainConfig
 from freerun.train.divergence import refuse_divergence
 from freerun.train.learner import Learner
-from freerun.train.messages import AT_ONCE, Received, receive
-from freerun.train.protocol import Checkpoint
+from freerun.train.messages import Received, receive
+from freerun.train.protocol import Checkpoint, Copied
 from freerun.train.ranks import ALONE, Ranks
-from freerun.weights.base import Publisher
+from freerun.train.sockets import listening
+from freerun.weights.base import Publisher, of_parts
 
 if TYPE_CHECKING:
     from freerun.train.checkpoint import CheckpointWriter
@@ -38,13 +40,13 @@ if TYPE_CHECKING:
 
 _SAVING = ("freerun.train.checkpoint", "torch.distributed.checkpoint.state_dict", "torch._dynamo")
 """What a checkpoint imports; the last by torch's get_state_dict."""
+IDLE_OFFLOAD = (
+    "train.offload_optimizer spares nothing here: without a GPU all of the trainer is in the machine's memory anyway"
+)
 
 
 class TrainerProcess:
-    """Its methods are those of the Trainer protocol, done at once. It goes on from `checkpoint` where there is one.
-
-    Only the first rank has a publisher.
-    """
+    """Its methods are those of the Trainer protocol, done at once. It goes on from `checkpoint` where there is one."""
 
     def __init__(
         self,
@@ -52,7 +54,7 @@ class TrainerProcess:
         config: TrainConfig,
         temperature: float,
         seed: int,
-        publisher: Publisher | None,
+        publisher: Publisher,
         checkpoint: Path | None = None,
         longest: int = 0,
         ranks: Ranks = ALONE,
@@ -68,6 +70,7 @@ class TrainerProcess:
 
             load_checkpoint(checkpoint, self._learner, ranks)
         self._learner.warm_up()
+        self._notes = [IDLE_OFFLOAD] if config.offload_optimizer and ranks.device == "cpu" else []
         self._asked: Any = None
         """What the last request was about. It is let go of with the next: to free a batch takes milliseconds, for which
         engines would wait if it came before the reply."""
@@ -98,27 +101,44 @@ class TrainerProcess:
         weights = self.publish(None)
         published = (PUBLISH, start_s, time.monotonic())
         self._expect_checkpoints()
-        return replace(result, weights=weights, phases=[*result.phases, published])
+        return replace(self._with_notes(result), weights=weights, phases=[*result.phases, published])
 
     def sft(self, examples: list[Sample]) -> StepResult:
         result = self._learner.sft(examples)
         refuse_divergence(self._learner, result.metrics, self.ranks)
         self._expect_checkpoints()
-        return result
+        return self._with_notes(result)
 
-    def publish(self, _: None) -> WeightsHandle | None:
-        tensors = self._learner.policy.tensors()
-        return self._publisher.publish(self._learner.version, tensors) if self._publisher else None
+    def _with_notes(self, result: StepResult) -> StepResult:
+        """What there is to tell about the trainer goes with its next step."""
+        notes, self._notes = self._notes, []
+        return replace(result, warnings=[*result.warnings, *notes])
+
+    def publish(self, _: None) -> WeightsHandle:
+        """Every rank publishes the tensors that it keeps, and all of them know where the others' are."""
+        part = self._learner.policy.part()
+
+        def published() -> WeightsHandle:
+            try:
+                return self._publisher.publish(self._learner.version, part)
+            finally:
+                deque(part, maxlen=0)  # the others gather theirs, even where this one failed
+
+        handle = of_parts(self.ranks.each(published))
+        self._publisher.announce(handle)
+        return handle
 
     def save(self, folder: str) -> None:
         self._refuse_half_a_step()
         self._learner.save(Path(folder), like=self._folder)
 
-    def checkpoint(self, wanted: Checkpoint) -> None:
+    def checkpoint(self, wanted: Checkpoint) -> Copied:
         if wanted.version != self._learner.version:
             raise TrainerError(f"version {wanted.version} is gone: the trainer is at {self._learner.version}")
         self._refuse_half_a_step()
-        self._checkpoints.begin(self._learner, Path(wanted.folder), wanted.control)
+        notes = self._checkpoints.begin(self._learner, Path(wanted.folder), wanted.control)
+        shared = (Path(wanted.folder) / wanted.token).exists()
+        return Copied(self.ranks.machines, self.ranks.sharing, shared, notes)
 
     def _refuse_half_a_step(self) -> None:
         if not self._learner.savable:
@@ -136,12 +156,10 @@ class Worker(Protocol):
     def do(self, request: tuple[str, Any]) -> Any: ...
 
 
-def serve(worker: Worker, endpoint: str, ready: Callable[[str], None]) -> None:
-    """The first rank, until its process is ended."""
+def serve(worker: Worker, endpoint: str, ready: Callable[[str], None], key: str | None = None) -> None:
+    """The first rank, until its process is ended. `key` is the run's: see `sockets.py`."""
     with zmq.Context() as context, context.socket(zmq.PAIR) as socket:
-        socket.set_hwm(AT_ONCE)
-        socket.bind(endpoint)
-        ready(endpoint)
+        ready(listening(socket, endpoint, key))
         while True:
             socket.send_multipart(answer(worker, receive(lambda: socket.recv_multipart(copy=False))))
 

@@ -21,7 +21,7 @@ from torch.multiprocessing.reductions import reduce_tensor
 
 from freerun.core import Version, WeightsError
 from freerun.core.reports import WeightsHandle
-from freerun.weights.base import Subscriber
+from freerun.weights.base import Publisher, Subscriber, Tensors
 
 NONE: Version = -1
 _ALIGNED = 512
@@ -85,13 +85,14 @@ def _size(layout: dict[str, _Place]) -> int:
     return (-(-max(place.end for place in layout.values()) // _ALIGNED) + 1) * _ALIGNED
 
 
-class IpcPublisher:
+class IpcPublisher(Publisher):
     def __init__(self) -> None:
         self._sets: list[Flat | None] = [None, None]
         self._handles: list[str] = ["", ""]
         self._version: Version = NONE
 
-    def publish(self, version: Version, tensors: Mapping[str, Tensor]) -> WeightsHandle:
+    def publish(self, version: Version, tensors: Tensors) -> WeightsHandle:
+        tensors = dict(tensors)
         if version <= self._version:
             raise WeightsError(f"versions only go up: {version} cannot follow {self._version}")
         which = version % 2

@@ -4,10 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from freerun.bench.controller import Site
+from freerun.bench.namespaces import unavailable
 from freerun.bench.scripted_child import PROMPT, SCRIPTS, CheckingTrainer, scripted
 from freerun.core import Batch, FinishReason, Group, Sample, Task, TrainerError
 from freerun.core.nouns import NOT_SAMPLED, VersionRuns
@@ -34,6 +37,30 @@ def test_every_token_arrives_and_every_figure_is_printed() -> None:
     assert record["ratio"] == pytest.approx(frames["tokens_per_core_s"] / plain["tokens_per_core_s"])
     for figure in ("tokens/s on a core", "memory a token", "longest block", "until the trainer has it"):
         assert figure in done.stdout
+
+
+@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+def test_engines_and_trainer_on_other_machines_are_compared_with_loopback() -> None:
+    command = [sys.executable, "-m", "freerun.cli.main", "bench", "controller", "--namespaces", "--machines", "2"]
+    options = ["--answers", "96", "--tokens", "300", "--steps", "2", "--engines", "3"]
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [*command, *options], capture_output=True, text=True, timeout=120, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout.splitlines()[-1])
+    local, apart = record["runs"]
+    assert (local["form"], apart["form"], record["machines"]) == ("loopback", "namespaces", 2)
+    assert local["tokens"] == apart["tokens"] == 96 * 300 * 2
+    assert record["ratio"] == pytest.approx(apart["tokens_per_s"] / local["tokens_per_s"])
+    assert all(run["start_s"] > 0 and run["others_bytes"] > 0 for run in (local, apart))
+
+
+def test_engines_are_spread_over_machines() -> None:
+    site = Site([("10.77.0.4", 1), ("10.77.0.5", 2), ("10.77.0.6", 3)], ("10.77.0.3", 4))
+    assert site.shares(8) == [3, 3, 2]
+    assert site.endpoint(Path("/run")) == "tcp://10.77.0.3:7420"
+    assert Site().endpoint(Path("/run")) == "ipc:///run/trainer", "on one machine as a run has it there"
 
 
 def test_an_odd_number_of_answers_is_refused() -> None:

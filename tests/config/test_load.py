@@ -60,10 +60,35 @@ def test_dump_reads_back_and_says_where_values_came_from(tmp_path: Path) -> None
         ("reward.judge=[math", "'reward.judge=[math': the value is not YAML; quote it"),
         ("data.prompt_key=@x", "the value is not YAML"),
         ("train=5", "train: Input should be a valid dictionary"),
+        ("preset=areal-1.5b-maths", "there is no preset areal-1.5b-maths; did you mean areal-1.5b-math?"),
+        ("preset=qqq", "there is no preset qqq; there are areal-1.5b-math, "),
+        ("resources.machines=3", "resources.machines is 3, but launcher is local: set launcher=nodes"),
+        ("reward.where=machines", "launcher is local, so there is only this one"),
+        ("cluster.listen=here", "cluster.listen: it must be HOST:PORT"),
+        ("cluster.listen=0.0.0.0:99999", "cluster.listen: it must be HOST:PORT"),
+        ("engine.tensor_parallel=2", "the embedded engine is on one GPU: set engine.kind=vllm"),
+        ("engine.python=python3", "engine.python is the Python of vLLM or SGLang"),
+        ("engine={kind: vllm, urls: [a:1]}", "'a:1' is no URL of an engine"),
+        ("engine={kind: vllm, urls: [http://a:1, http://a:1]}", "names an engine twice"),
+        ("engine={kind: vllm, urls: [http://a:1], tensor_parallel: 2}", "engine.tensor_parallel is for engines that"),
+        ("weights.way=files", "set weights.folder"),
+        ("weights.folder=/x", "weights.folder is for weights.way=files"),
     ],
 )
 def test_mistakes_get_one_line(override: str, says: str) -> None:
     assert says in refused(override)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["resources={machines: 3, gpus: 2}"], "resources.gpus is 2, fewer than resources.machines=3"),
+        (["resources.machines=2", "weights.way=shm"], "which stays within a machine"),
+        (["engine={kind: vllm, urls: [http://a:1]}", "resources.engines=2"], "resources.engines is for engines that"),
+    ],
+)
+def test_mistakes_of_several_machines_get_one_line(overrides: list[str], says: str) -> None:
+    assert says in refused("launcher=nodes", *overrides)
 
 
 def test_missing_keys_and_files(tmp_path: Path) -> None:

@@ -19,12 +19,13 @@ from freerun.engines.base import Completion, Sampling
 from freerun.engines.config import EngineConfig, OnUpdate
 from freerun.engines.http import HttpEngine
 from freerun.machine.machines import LOOPBACK
+from freerun.machine.parent import RUN_KEY
 from freerun.machine.processes import Processes
 from freerun.models.attention import PackedAttention
 from freerun.models.checkpoint import save_decoder
 from freerun.models.decoder import Decoder
 from freerun.models.tiny import EOS, PAD, write_tokenizer
-from freerun.run.child import RUN_KEY, EngineSettings
+from freerun.run.child import EngineSettings
 from freerun.weights.shm import ShmPublisher
 from tests.engines.test_embedded import recomputed
 from tests.tiny import tiny_decoder

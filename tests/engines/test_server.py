@@ -22,6 +22,7 @@ from freerun.engines.base import Completion, Sampling
 from freerun.engines.http import HttpEngine
 from freerun.machine.processes import Processes
 from freerun.weights.shm import ShmPublisher
+from tests.children import child_of
 from tests.engines.test_embedded import recomputed
 from tests.tiny import engine_settings, tiny_decoder, tiny_folder
 
@@ -234,7 +235,7 @@ async def test_an_engine_that_dies_fails_its_requests(tmp_path: Path) -> None:
         async with HttpEngine(await processes.start("engine 0", "engine", settings, 1)) as e:
             asking = asyncio.create_task(collect(e.generate([5], replace(SAMPLING, max_new_tokens=500), 2)))
             await until(lambda stats: stats.running == 2, e)
-            processes._children[0].process.kill()
+            child_of(processes).process.kill()
             with pytest.raises(EngineError, match="failed a request"):
                 await asking
             with pytest.raises(EngineError, match="failed"):

@@ -17,6 +17,7 @@ from freerun.machine.processes import Processes
 from freerun.machine.scratch import memory_folder, scratch_folder
 from freerun.models.checkpoint import save_decoder
 from freerun.run.child import EngineSettings
+from tests.children import child_of
 from tests.tiny import engine_settings, tiny_decoder, tiny_folder
 
 
@@ -36,7 +37,7 @@ async def test_a_death_is_noticed(tmp_path: Path) -> None:
     async with Processes("freerun.run.child", tmp_path) as processes:
         settings = engine_settings(tiny_folder(tmp_path / "model"))
         await processes.start("engine 0", "engine", settings, 1)
-        os.kill(processes._children[0].process.pid, signal.SIGKILL)
+        os.kill(child_of(processes).process.pid, signal.SIGKILL)
         with pytest.raises(ProcessDied, match="was killed by SIGKILL"):
             await processes.watch()
 

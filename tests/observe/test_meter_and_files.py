@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> RunFolder:
 def observing(folder: RunFolder, engine_idle_s: float = 0.0) -> Iterator[Observers]:
     files, everybody = RunFiles(folder, Letters()), Observers()
     meter = StepMeter(everybody, files.begun_s)
-    meter.begin(engine_idle_s)
+    meter.begin({"engine 0": engine_idle_s})
     for observer in (meter, files, view("run", 3, 4, Console(file=io.StringIO()))):
         everybody.add(observer)
     with closing(everybody):
@@ -63,7 +63,7 @@ def test_engines_that_were_idle_while_others_started_are_not_called_idle(folder:
     with observing(folder, engine_idle_s=40.0) as run:
         run.learning(batch(0), masked_tokens=0)
         run.stepped(result(1))
-        run.updated([UpdateReport(1, 0.004, 7, 40.25)])
+        run.updated([UpdateReport(1, 0.004, 7, 40.25, engine="engine 0")])
     assert lines(folder.metrics)[0]["engine_idle_s"] == 0.25
 
 

@@ -13,10 +13,12 @@ from freerun.config.load import load_config
 from freerun.config.tree import RunConfig
 from freerun.core import ConfigError
 from freerun.machine.gpus import Gpu, UnknownMemory, are_untold, chosen, name_by_uuid, visible_gpus
+from freerun.machine.machines import Machine
 from freerun.models.shape import Shape, shape_of
 from freerun.plan.lengths import Lengths
 from freerun.plan.memory import MemoryPlan
-from freerun.plan.placement import RunKind, place
+from freerun.plan.placement import Place, Placement, RunKind
+from freerun.plan.placement import place as place_over_machines
 from freerun.plan.plan import Plan, make_plan
 from freerun.rewards.config import RewardConfig
 
@@ -33,6 +35,10 @@ def gpus(count: int, free: float = 139.0) -> list[Gpu]:
     return [Gpu(f"GPU-{i}", "H200", 140 * GB, int(free * GB)) for i in range(count)]
 
 
+def machine(on: list[Gpu], name: str = "one", cores: int = 16) -> Machine:
+    return Machine(name, "127.0.0.1", cores, 256 * GB, on)
+
+
 def config(*overrides: str) -> RunConfig:
     return load_config(None, ["model.path=m", "data.source=d", *overrides])[0]
 
@@ -45,10 +51,18 @@ def shape(layers: int, hidden: int, heads: int, kv: int, ffn: int) -> Shape:
     )  # fmt: skip
 
 
+def place(run: RunConfig, on: list[Gpu], kind: RunKind = RunKind.TRAIN, evaluates: bool = False) -> Placement:
+    return place_over_machines(run, [machine(on)], kind, evaluates)
+
+
+def numbers(places: list[Place]) -> list[tuple[int, ...]]:
+    return [place.gpus for place in places]
+
+
 def planned(
     run: RunConfig, model: Shape, on: list[Gpu], kind: RunKind = RunKind.TRAIN, evaluated: int = 0, prompt: int = 1024
 ) -> Plan:
-    return make_plan(run, model, Lengths(prompt, run.rollout.max_new_tokens), kind, evaluated, on)
+    return make_plan(run, model, Lengths(prompt, run.rollout.max_new_tokens), kind, evaluated, [machine(on)])
 
 
 def memory_of(run: RunConfig, model: Shape, on: list[Gpu], evaluated: int = 0) -> MemoryPlan:
@@ -75,14 +89,15 @@ def test_cuda_visible_devices_is_read_as_cuda_reads_it() -> None:
 
 def test_judges_get_the_processors_that_the_rest_of_a_run_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     def workers(cores: int, *overrides: str) -> int:
-        monkeypatch.setattr("freerun.rewards.config.processors", lambda: cores)
-        return planned(config(*overrides), MEDIUM, []).reward.processes
+        run = config(*overrides)
+        return make_plan(run, MEDIUM, Lengths(9, 9), machines=[machine([], cores=cores)]).reward.processes
 
     assert workers(2) == 1
     assert workers(16) == 13, "one engine, one trainer, the controller"
     assert workers(16, "resources.threads=3", "resources.engines=2", "train.ranks=2") == 3
     assert workers(192) == 32
     assert workers(16, "reward.workers=5") == 5
+    monkeypatch.setattr("freerun.rewards.config.processors", lambda: 16)
     assert RewardConfig().processes == 16, "a judge alone"
 
 
@@ -174,46 +189,73 @@ def test_gpus_that_were_given_by_number_go_by_name(
 
 
 def test_one_gpu_is_shared() -> None:
-    placement = place(config(), gpus(1))
-    assert placement.engines == [0]
-    assert placement.ranks == [0]
-    assert placement.evaluator == 0
+    placement = place(config(), gpus(1), evaluates=True)
+    assert numbers(placement.engines) == numbers(placement.ranks) == [(0,)]
+    assert placement.evaluator == placement.engines[0]
     assert placement.shared
-    assert placement.environment(placement.engine_sees(0)) == {}
+    assert placement.environment(placement.engine_sees(placement.engines[0])) == {}
     assert not placement.several_engines([0]), "the one engine goes first"
 
 
-def test_of_several_the_trainer_takes_the_last_and_engines_the_others() -> None:
+@pytest.mark.parametrize(("there", "engines"), [(2, 1), (3, 2), (4, 3), (5, 3), (8, 6)])
+def test_three_quarters_generate_and_the_rest_trains(there: int, engines: int) -> None:
+    for run in (config(), config(f"resources.gpus={there}")):
+        placement = place(run, gpus(there if run.resources.gpus is None else 9))
+        assert numbers(placement.engines) == [(gpu,) for gpu in range(engines)]
+        assert numbers(placement.ranks) == [(gpu,) for gpu in range(engines, there)]
+        assert not placement.shared
+
+
+def test_the_trainer_takes_the_last_and_engines_the_others() -> None:
     placement = place(config("train.ranks=2"), gpus(5))
-    assert placement.ranks == [3, 4]
-    assert placement.engines == [0, 1, 2]
+    assert numbers(placement.ranks) == [(3,), (4,)]
+    assert numbers(placement.engines) == [(0,), (1,), (2,)]
     assert not placement.shared
     assert placement.environment([3]) == {"CUDA_VISIBLE_DEVICES": "GPU-3"}
-    assert placement.environment(placement.engine_sees(1)) == {"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-3"}
+    assert placement.environment(placement.engine_sees(placement.engines[1])) == {"CUDA_VISIBLE_DEVICES": "GPU-1"}
+    alone = place(config("train.ranks=1"), gpus(3))
+    seen = alone.environment(alone.engine_sees(alone.engines[1]))
+    assert seen == {"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2"}, "weights come from there"
+    one_of_two = place(config("resources.gpus=1"), gpus(2))
+    assert one_of_two.environment([0]) == {"CUDA_VISIBLE_DEVICES": "GPU-0"}
 
 
 def test_resources_decide() -> None:
     placement = place(
         config("resources.engines=3", "resources.engine_gpus=[2,0]", "resources.trainer_gpus=[2]"), gpus(3)
     )
-    assert placement.engines == [2, 0, 2]
+    assert numbers(placement.engines) == [(2,), (0,), (2,)]
     assert placement.several_engines([2]), "so nobody goes first there"
     assert not placement.several_engines([0, 2])
     assert not placement.several_engines([])
-    assert placement.ranks == [2]
+    assert numbers(placement.ranks) == [(2,)]
     assert placement.shared
-    assert place(config(), []).ranks == [None]
+    assert numbers(place(config(), []).ranks) == [()]
     assert not place(config(), []).shared
-    assert place(config(), gpus(2), RunKind.SFT).engines == []
+    assert numbers(place(config("resources.engine_gpus=[0,1]"), gpus(4)).ranks) == [(2,), (3,)], "what engines leave"
+    assert numbers(place(config("resources.trainer_gpus=[0]"), gpus(4)).engines) == [(1,), (2,), (3,)]
     assert place(config("train.ranks=2"), gpus(2), RunKind.EVALUATE).ranks == []
-    assert place(config(), gpus(2), RunKind.EVALUATE).engines == [0]
+    assert numbers(place(config(), gpus(2), RunKind.EVALUATE).engines) == [(0,)]
     for overrides, says in (
         (["resources.engine_gpus=[2]"], "names GPU 2, but there are 2"),
+        (["resources.gpus=1", "resources.trainer_gpus=[1]"], "names GPU 1, but there are 1"),
+        (["resources.gpus=3"], "resources.gpus is 3, but there are 2 GPUs here"),
         (["train.ranks=3"], "one a rank"),
+        (["resources.trainer_gpus=[1,1]"], "one a rank"),
         (["train.ranks=2", "resources.trainer_gpus=[1,1]"], "one a rank"),
+        (["train.context_parallel=2"], "no multiple of train.context_parallel=2"),
     ):
         with pytest.raises(ConfigError, match=says):
             place(config(*overrides), gpus(2))
+
+
+def test_supervised_training_has_all_gpus_but_the_evaluators() -> None:
+    alone = place(config(), gpus(4), RunKind.SFT)
+    assert (alone.engines, numbers(alone.ranks)) == ([], [(0,), (1,), (2,), (3,)])
+    assert not alone.shared
+    beside = place(config(), gpus(4), RunKind.SFT, evaluates=True)
+    assert (numbers(beside.generating), numbers(beside.ranks)) == ([(0,)], [(1,), (2,), (3,)])
+    assert place(config(), gpus(1), RunKind.SFT, evaluates=True).shared
 
 
 def test_memory_is_divided_before_anything_loads() -> None:
@@ -270,7 +312,7 @@ def test_what_cannot_fit_is_refused_with_the_settings_to_change() -> None:
 def test_whoever_fetches_weights_from_a_gpu_takes_a_little_of_it() -> None:
     def least(count: int) -> int:
         """GiB of the trainer's GPU without which the run is refused, with so many engines on other GPUs."""
-        run = config("train.micro_batch_tokens=2048")
+        run = config("train.micro_batch_tokens=2048", "train.ranks=1")
         for free in range(1, 139):
             given = [*gpus(count), *gpus(1, free)]
             try:

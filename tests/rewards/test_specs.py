@@ -10,7 +10,7 @@ from freerun.config.text import dump
 from freerun.core import ConfigError, Task
 from freerun.rewards.config import RewardConfig
 from freerun.rewards.judges import check, resolve
-from freerun.rewards.service import by_pool
+from freerun.rewards.pools import by_pool
 from freerun.rewards.spec import JudgeSpec, parse_judge
 
 TASK = Task("t", "", [])

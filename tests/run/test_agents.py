@@ -28,6 +28,7 @@ from freerun.models.tokenizer import load_tokenizer
 from freerun.observe.folder import RunFolder
 from freerun.observe.records import read_steps
 from freerun.run import local
+from freerun.run.evaluating import evaluate
 from freerun.run.prepare import Prepared, prepare, prepare_eval
 from tests.cli.test_stopping import descendants
 from tests.tiny import tiny_decoder
@@ -252,6 +253,6 @@ async def test_agents_that_all_fail_end_the_run_with_one_line(place: Path, monke
 
 
 async def test_evaluation_with_agents(place: Path) -> None:
-    found = await local.evaluate(prepared(place, "evaluate.samples=3", "name=looked", how=prepare_eval), lambda: None)
+    found = await evaluate(prepared(place, "evaluate.samples=3", "name=looked", how=prepare_eval), lambda: None)
     assert (found.tasks, found.k) == (1, 3)
     assert found.pass_at_1 == 1.0

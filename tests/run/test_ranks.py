@@ -11,10 +11,13 @@ from freerun.core import Batch, FinishReason, Group, ProcessDied, Sample, Task, 
 from freerun.machine import processes
 from freerun.plan.placement import RunKind
 from freerun.run import local
+from freerun.run.hosts import hosts_of
 from freerun.run.prepare import Prepared
 from freerun.run.resume import resume
+from freerun.run.running import run_processes
 from freerun.run.start import create_folder
 from freerun.train.checkpoint_folder import CheckpointFolder
+from tests.children import child_of
 from tests.run.test_train import prepared
 
 
@@ -31,12 +34,16 @@ def batch(version: int, tokens: list[int]) -> Batch:
 async def work_until_it_fails(run: Prepared, folder: Path) -> None:
     """Everything a trainer is asked for, refusals among it; in the end a token that the model does not have."""
     fine = batch(0, [3, 7, 7, 1])
-    async with local.run_processes(run, create_folder(run), run.plan(RunKind.SFT)) as running:
+    async with (
+        hosts_of(run.config, print) as hosts,
+        run_processes(hosts, run, create_folder(run), run.plan(RunKind.SFT)) as running,
+    ):
         trainer = running.trainer
         result = await trainer.step(fine)
         assert result.version == 1
         assert result.weights
         assert result.weights.version == 1
+        assert [(part.backend, part.version) for part in result.weights.parts] == [("shm", 1)] * 2
         with pytest.raises(TrainerError, match="a batch for version 0 came to a trainer at version 1"):
             await trainer.step(fine)
         with pytest.raises(TrainerError, match="version 7 is gone"):
@@ -86,6 +93,7 @@ async def test_a_run_of_two_ranks_and_its_rest_with_one(tmp_path: Path) -> None:
 
 
 async def test_a_killed_rank_ends_the_run_with_that_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both have their part of every sequence."""
     started: list[processes.Processes] = []
 
     class Remembered(processes.Processes):
@@ -93,16 +101,16 @@ async def test_a_killed_rank_ends_the_run_with_that_cause(tmp_path: Path, monkey
             started.append(self)
             return self
 
-    monkeypatch.setattr(local, "Processes", Remembered)
-    run = prepared(tmp_path, "train.ranks=2", "control.steps=100000")
+    monkeypatch.setattr("freerun.run.running.Processes", Remembered)
+    run = prepared(tmp_path, "train.ranks=2", "train.context_parallel=2", "control.steps=100000")
     training = asyncio.create_task(local.train(run))
     metrics = tmp_path / "runs" / "test" / "metrics.jsonl"
     while not (metrics.exists() and metrics.read_text().count("\n") >= 3):
         await asyncio.sleep(0.02)
         assert not training.done()
     began = time.monotonic()
-    next(child for child in started[0]._children if child.name == "trainer 1").process.kill()
+    child_of(started[0], "trainer 1").process.kill()
     with pytest.raises(ProcessDied, match="the trainer 1 process was killed by SIGKILL"):
         await training
     assert time.monotonic() - began < 10
-    assert all(child.process.returncode is not None for child in started[0]._children)
+    assert all(child.returncode is not None for child in started[0]._children)

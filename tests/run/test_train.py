@@ -22,10 +22,14 @@ from freerun.observe.records import read_evals, read_steps
 from freerun.observe.timeline import read_timeline
 from freerun.rollouts.base import trajectories_of
 from freerun.run import local
+from freerun.run.evaluating import evaluate
+from freerun.run.hosts import hosts_of
 from freerun.run.prepare import Prepared, prepare, prepare_eval
+from freerun.run.running import run_processes
 from freerun.run.start import create_folder
 from freerun.train.checkpoint_folder import CheckpointFolder
 from freerun.train.learner import Learner
+from tests.children import child_of
 
 
 def prepared(folder: Path, *overrides: str, how: Any = prepare) -> Prepared:
@@ -71,7 +75,7 @@ async def test_an_asynchronous_run_learns_and_leaves_a_readable_folder(tmp_path:
     load_decoder(folder.checkpoints / "last")
     assert list(CheckpointFolder(folder.checkpoints).finished()) == [40, 60], "every 40th and the last"
 
-    again = await local.evaluate(
+    again = await evaluate(
         prepared(tmp_path, f"model.path={folder.checkpoints / 'last'}", "evaluate.samples=4", how=prepare_eval),
         lambda: None,
     )
@@ -104,9 +108,12 @@ async def synchronous_training(run: Prepared, steps: int) -> torch.nn.Module:
 
 async def test_engines_of_a_run_listen_to_the_run_alone(tmp_path: Path) -> None:
     run = prepared(tmp_path)
-    async with local.run_processes(run, create_folder(run), run.plan(evaluates=True)) as running:
+    async with (
+        hosts_of(run.config, print) as hosts,
+        run_processes(hosts, run, create_folder(run), run.plan(evaluates=True)) as running,
+    ):
         assert running.evaluation_engine
-        for engine in (*running.engines, running.evaluation_engine):
+        for engine in (*running.engines.values(), running.evaluation_engine):
             await engine.stats()
             async with HttpEngine(engine.url) as stranger:
                 with pytest.raises(EngineError, match="401"):
@@ -148,10 +155,10 @@ async def test_a_process_killed_in_mid_run_ends_the_run_with_that_cause(tmp_path
         while not (metrics.exists() and metrics.read_text().count("\n") >= 3):
             await asyncio.sleep(0.02)
             assert not training.done()
-        next(c for c in started[0]._children if c.name == victim).process.kill()
+        child_of(started[0], victim).process.kill()
         with pytest.raises(ProcessDied, match=f"the {victim} process was killed by SIGKILL"):
             await training
     finally:
         processes.Processes.__init__ = original  # type: ignore[method-assign]
-    assert all(child.process.returncode is not None for child in started[0]._children)
+    assert all(child.returncode is not None for child in started[0]._children)
     assert (tmp_path / "runs" / "test" / "report.html").is_file()

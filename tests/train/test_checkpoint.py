@@ -48,13 +48,14 @@ def assert_equal(one: Learner, other: Learner) -> None:
         assert all(torch.equal(tensors[key], others["optimizer"][name][key]) for key in tensors)
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_a_loaded_learner_goes_on_bit_for_bit(tmp_path: Path, tied: bool) -> None:
+@pytest.mark.parametrize(("tied", "offload"), [(True, False), (False, False), (True, True)])
+def test_a_loaded_learner_goes_on_bit_for_bit(tmp_path: Path, tied: bool, offload: bool) -> None:
     """Schedules and the shuffling of minibatches included."""
-    unbroken, first = learner(tied=tied), learner(tied=tied)
+    config = CONFIG.model_copy(update={"offload_optimizer": offload})
+    unbroken, first = learner(config=config, tied=tied), learner(config=config, tied=tied)
     whole = learn(unbroken, range(7))
     learn(first, range(4))
-    loaded = learner(seed=99, tied=tied)  # other weights, all of which must go
+    loaded = learner(seed=99, config=config, tied=tied)  # other weights, all of which must go
     load_checkpoint(save(first, tmp_path), loaded)
     assert learn(loaded, range(4, 7)) == whole[4:]
     assert_equal(loaded, unbroken)

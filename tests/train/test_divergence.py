@@ -52,6 +52,6 @@ def test_a_step_that_diverges_is_neither_published_nor_saved(tmp_path: Path) -> 
     with pytest.raises(TrainerError, match="is gone"):
         worker.save(str(tmp_path / "out"))
     with pytest.raises(TrainerError, match="is gone"):
-        worker.checkpoint(Checkpoint(1, str(tmp_path / "checkpoints"), "{}"))
+        worker.checkpoint(Checkpoint(1, str(tmp_path / "checkpoints"), "{}", "token"))
     assert not (tmp_path / "out").exists()
     assert torch.isfinite(worker._learner.decoder.embed.weight).all(), "they were finite, and useless"

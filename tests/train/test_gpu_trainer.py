@@ -149,3 +149,15 @@ def test_a_pass_that_does_not_fit_is_cut_and_done_again() -> None:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert "did not fit into memory" in result.warnings[0]
     assert learner.version == 2
+
+
+def test_offloaded_state_is_in_the_machines_memory_and_stays_there() -> None:
+    """The same steps to rounding; after loading it, too."""
+    (ours, _), (theirs, _) = trained(dtype="float32", offload_optimizer=True), trained(dtype="float32")
+    assert off(ours, theirs) < 1e-3
+    learner = Learner(decoder(), TrainConfig(lr=1e-3, offload_optimizer=True).on("cuda", compile=False))
+    learner.step(batch(0))
+    learner.load_state(learner.state())
+    states = learner.state()["optimizer"].values()
+    assert {tensor.device.type for state in states for tensor in state.values()} == {"cpu"}
+    assert {parameter.device.type for parameter in learner.policy.parameters} == {"cuda"}

@@ -306,7 +306,7 @@ def test_half_a_step_is_not_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TrainerError, match="the step after it failed half-way"):
         worker.save("nowhere")
     with pytest.raises(TrainerError, match="the step after it failed half-way"):
-        worker.checkpoint(Checkpoint(0, "nowhere", ""))
+        worker.checkpoint(Checkpoint(0, "nowhere", "", "token"))
 
 
 def test_lora_trains_the_adapter_alone_and_is_saved_both_ways(tmp_path: Path) -> None:

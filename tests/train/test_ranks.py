@@ -1,6 +1,5 @@
 """Two ranks learn what one learns alone. One pair of real processes does every lesson; this one does them too."""
 
-import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +7,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from freerun.core import WeightsError
 from freerun.train.checkpoint import CheckpointWriter, load_checkpoint
 from freerun.train.checkpoint_folder import CheckpointFolder
 from freerun.train.config import TrainConfig
 from freerun.train.learner import Learner
 from freerun.train.ranks import ALONE, Ranks
+from freerun.weights.base import of_parts
+from freerun.weights.shm import ShmPublisher
+from freerun.weights.subscribe import AnySubscriber
 from tests.tiny import tiny_decoder, tiny_folder
+from tests.train.processes import together
 from tests.train.test_learner import random_batch
 from tests.train.test_members import batches
 
@@ -30,6 +34,7 @@ LESSONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "kl in loss": ({"minibatches": 1, "kl": {"coef": 0.1}, "entropy": {"coef": 0.01}}, {}),
     "kl in reward": ({"objective": "dapo", "kl": {"coef": 0.1, "apply_to": "reward"}}, {}),
     "lora": ({"lora": {"rank": 3}}, {}),
+    "offloaded": ({"offload_optimizer": True}, {}),
 }  # fmt: skip
 """What differs from the defaults in each: training, model."""
 LOW: tuple[dict[str, Any], dict[str, Any]] = ({"dtype": "bfloat16", "corrections": ["token"]}, {})
@@ -83,16 +88,35 @@ def resumed(checkpoint: Path, ranks: Ranks) -> dict[str, torch.Tensor]:
     return learned(learner, range(learner.version, 5))
 
 
+def published(learner: Learner, folder: Path, ranks: Ranks) -> dict[str, Any]:
+    """What an engine gets of a version whose parts the ranks published, and how many bytes each had."""
+    publisher = ShmPublisher(folder, ranks.rank)
+    handle = of_parts(ranks.each(lambda: publisher.publish(7, learner.policy.part())))
+    fetched = AnySubscriber().fetch(handle)
+    refused = ""
+    try:
+        ranks.each(lambda: publisher.publish(7 + ranks.rank, {}))  # the first has published a version 7 already
+    except WeightsError as error:
+        refused = str(error)
+    sizes = [Path(part.location).stat().st_size for part in handle.parts]
+    return {"fetched": fetched, "whole": learner.policy.tensors(), "sizes": sizes, "refused": refused}
+
+
 def rank(number: int, folder: Path) -> None:
     """What each of the pair does."""
     torch.set_num_threads(1)
     ranks = Ranks.join(number, 2, f"file://{folder}/rendezvous", "cpu")
     results = {name: lesson(*how, ranks, torch.float64) for name, how in LESSONS.items()}
+    halves = Ranks(number, 2, context=2)
+    results |= {f"{name}, in halves": lesson(*how, halves, torch.float64) for name, how in LESSONS.items()}
+    results["low, in halves"] = lesson(*LOW, halves, torch.float32)
+    results["branches, in halves"] = branching(halves)
     results["low"] = lesson(*LOW, ranks, torch.float32)
     results["branches"] = branching(ranks)
     results["unbroken"] = learned(student(0, ranks), range(5))
     first = student(0, ranks)
     learned(first, range(1))
+    results["published"] = published(first, folder, ranks)
     saved(first, folder / "by two", ranks)
     results["resumed"] = resumed(folder / "by two" / "step-3", ranks)
     results["resumed by two"] = resumed(folder / "by one" / "step-3", ranks)
@@ -112,13 +136,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
     one = student(0, ALONE)
     learned(one, range(1))
     saved(one, folder / "by one", ALONE)
-    spawn = multiprocessing.get_context("spawn")
-    processes = [spawn.Process(target=rank, args=(number, folder), daemon=True) for number in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(120)
-    assert [process.exitcode for process in processes] == [0, 0]
+    together(rank, 2, folder)
     return folder, torch.load(folder / "results")
 
 
@@ -130,7 +148,13 @@ def assert_close(ours: dict[str, torch.Tensor], others: dict[str, torch.Tensor],
 
 @pytest.mark.parametrize("name", LESSONS)
 def test_two_ranks_learn_what_one_does(pair: tuple[Path, dict[str, Any]], name: str) -> None:
-    one, two = lesson(*LESSONS[name], ALONE, torch.float64), pair[1][name]
+    """Whether they have different sequences, or halves of the same ones."""
+    one = lesson(*LESSONS[name], ALONE, torch.float64)
+    for two in (pair[1][name], pair[1][f"{name}, in halves"]):
+        assert_same_lesson(name, one, two)
+
+
+def assert_same_lesson(name: str, one: dict[str, Any], two: dict[str, Any]) -> None:
     assert_close(one["tensors"], two["tensors"], 1e-9)
     for mine, theirs in zip(one["metrics"], two["metrics"], strict=True):
         for speed in ("tokens_per_s", "computed_tokens"):  # ranks may have a beginning each
@@ -147,12 +171,26 @@ def test_two_ranks_learn_what_one_does(pair: tuple[Path, dict[str, Any]], name: 
         assert few["grad_norm"] > 0.01
 
 
+def test_each_rank_publishes_a_part_of_a_version(pair: tuple[Path, dict[str, Any]]) -> None:
+    found, alone = pair[1]["published"], student(0, ALONE)
+    learned(alone, range(1))
+    assert_close(alone.policy.tensors(), found["fetched"], 1e-4)
+    assert_close(found["whole"], found["fetched"], 0.0)
+    assert dict(alone.policy.part()).keys() == found["whole"].keys(), "one rank alone has it all"
+    small, large = sorted(found["sizes"])
+    assert small > 0.4 * (small + large)
+    assert found["refused"] == "versions only go up: 7 cannot follow 7", "each rank hears what one of them refused"
+
+
 def test_two_ranks_learn_the_same_from_branches(pair: tuple[Path, dict[str, Any]]) -> None:
-    assert_close(branching(ALONE), pair[1]["branches"], 1e-9)
+    alone = branching(ALONE)
+    assert_close(alone, pair[1]["branches"], 1e-9)
+    assert_close(alone, pair[1]["branches, in halves"], 1e-9)
 
 
-def test_low_precision_is_the_same_to_its_rounding(pair: tuple[Path, dict[str, Any]]) -> None:
-    one, two = lesson(*LOW, ALONE, torch.float32), pair[1]["low"]
+@pytest.mark.parametrize("how", ["low", "low, in halves"])
+def test_low_precision_is_the_same_to_its_rounding(pair: tuple[Path, dict[str, Any]], how: str) -> None:
+    one, two = lesson(*LOW, ALONE, torch.float32), pair[1][how]
     assert {tensor.dtype for tensor in two["tensors"].values()} == {torch.bfloat16}
     start = dict(tiny_decoder().named_parameters())
     off, moved = (

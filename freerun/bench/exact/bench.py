@@ -152,7 +152,7 @@ class Bench:
     async def _member(self, gateway: Gateway, kind: str, dice: random.Random) -> None:
         engine, counted, walker = RecordedEngine(self.policy), self.found.kinds.setdefault(kind, Kind()), None
         rules = replace(self._rules, keeps_sampled="template" not in kind)
-        with gateway.session(rules, Client(engine, str(dice.random())), "0/0") as session:  # type: ignore[arg-type]
+        with gateway.session(rules, Client(engine, str(dice.random())), "0/0") as session:
             access = gateway.access(session)
             try:
                 if kind.startswith("walker"):

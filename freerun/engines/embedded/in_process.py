@@ -114,6 +114,9 @@ class InProcessEngine:
             reused_tokens=engine.reused_tokens,
         )
 
+    async def health(self) -> Version:
+        return self.version
+
     def _submit(self, prompt: list[int], sampling: Sampling, n: int) -> str:
         id = str(next(self._ids))
         self._engine.submit(id, prompt, sampling, n)

@@ -19,7 +19,7 @@ from freerun.engines.embedded.serving.routes import serving_routes
 from freerun.engines.embedded.serving.service import Service
 from freerun.engines.embedded.serving.tokenizer import Tokenizer
 from freerun.engines.embedded.thread import EngineThread
-from freerun.engines.listening import Where, listen, url_of
+from freerun.engines.listening import Where, is_loopback, listen, url_of
 from freerun.engines.server.app import app_of as server_app
 from freerun.engines.server.app import server_config
 from freerun.engines.server.routes import control_routes, token_routes
@@ -60,9 +60,11 @@ async def serve(
     """Load the model, serve it, and say where once it answers.
 
     Without `where`, on a free port of `host`, for a run: there, answers cut short by the end of the process must fail,
-    not look like the policy's own. With it, for people. `api_key` is asked of every client.
+    not look like the policy's own. With it, for people. `api_key` is asked of every client. Without one, nobody beyond
+    this machine can reach what changes the engine: its weights, and whether it goes on.
     """
     with listen(where or Where(host)) as listening:
+        changed_by = subscriber if api_key or is_loopback(listening) else None
         tokenizer = Tokenizer(folder)
         loading = asyncio.to_thread(_engine, folder, config)
         if where:  # a run may never need a tokenizer; people need it at once, and it takes as long as the model
@@ -70,7 +72,7 @@ async def serve(
         else:
             engine = await loading
         name = folder.resolve().name
-        await serve_engine(engine, tokenizer, name, listening, subscriber, ready, where is not None, api_key)
+        await serve_engine(engine, tokenizer, name, listening, changed_by, ready, where is not None, api_key)
 
 
 async def serve_engine(
@@ -78,7 +80,7 @@ async def serve_engine(
     tokenizer: Tokenizer,
     name: str,
     listening: socket.socket,
-    subscriber: Subscriber,
+    subscriber: Subscriber | None,
     ready: Callable[[str], None],
     for_people: bool = False,
     api_key: str | None = None,
@@ -95,7 +97,7 @@ async def serve_engine(
         thread.stop(within_s=_LAST_STEP_S if for_people else None)
 
 
-def app_of(service: Service, subscriber: Subscriber, api_key: str | None) -> Starlette:
+def app_of(service: Service, subscriber: Subscriber | None, api_key: str | None) -> Starlette:
     routes = [*token_routes(service.thread), *control_routes(service.thread, subscriber), *serving_routes(service)]
     return server_app([*routes, *description_routes(routes)], api_key)
 

@@ -136,7 +136,7 @@ class EngineThread:
             self._spans += [fetched, Span("update", fetched.name, start_s, time.monotonic(), args)]
             self._updates += 1
             self._last_update_pause_s = report.pause_s
-            return replace(report, idle_s=self.idle_s)
+            return replace(report, idle_s=self.idle_s, bytes=subscriber.received_bytes)
 
         return await (self._call_when_finished(swap) if policy == "finish" else self.call(swap))
 

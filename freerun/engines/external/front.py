@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -130,7 +131,8 @@ class Front:
             try:
                 if policy == "finish":
                     await self._let_finish()
-                return await self._swap(folder, handle.version, policy)
+                report = await self._swap(folder, handle.version, policy)
+                return replace(report, bytes=subscriber.received_bytes)
             finally:
                 self._open.set()
                 self._folders.remove(folder)

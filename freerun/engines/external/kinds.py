@@ -39,4 +39,10 @@ def _vllm() -> type[Backend]:
     return VllmBackend
 
 
-_KINDS: dict[str, Callable[[], type[Backend]]] = {"vllm": _vllm}
+def _sglang() -> type[Backend]:
+    from freerun.engines.external.sglang import SglangBackend
+
+    return SglangBackend
+
+
+_KINDS: dict[str, Callable[[], type[Backend]]] = {"vllm": _vllm, "sglang": _sglang}

@@ -75,8 +75,11 @@ def _choice(whole: AnswerPart) -> wire.Choice:
     )
 
 
-def control_routes(engine: ServerEngine, subscriber: Subscriber) -> list[Route]:
+def control_routes(engine: ServerEngine, subscriber: Subscriber | None) -> list[Route]:
+    """Without a subscriber only those that change nothing."""
+
     async def update_weights(request: Request) -> Response:
+        assert subscriber is not None
         body = msgspec.json.decode(await request.body(), type=wire.UpdateRequest)
         return json(await engine.update_weights(body.update_info, subscriber, body.on_update))
 
@@ -109,7 +112,7 @@ def control_routes(engine: ServerEngine, subscriber: Subscriber) -> list[Route]:
         """The `config.json` of the model: what a run looks at before it uses an engine that was given by URL."""
         return json(engine.shape.raw)
 
-    posts = (update_weights, pause, resume)
+    posts = (update_weights, pause, resume) if subscriber is not None else ()
     gets = (is_paused, stats, metrics, health, model)
     return [
         *(Route(f"/{endpoint.__name__}", endpoint, methods=["POST"]) for endpoint in posts),

@@ -70,7 +70,7 @@ def talk(gateway: Gateway, tokenizer: Any) -> OpenTalk:
     def opened(script: Script, **changes: Any) -> Iterator[Talk]:
         policy = ScriptedPolicy(tokenizer, script)
         changed = replace(rules, **changes)
-        with gateway.session(changed, Client(policy, "seed"), "0/0") as session:  # type: ignore[arg-type]
+        with gateway.session(changed, Client(policy, "seed"), "0/0") as session:
             yield Talk(policy, session, gateway.access(session))
 
     return opened

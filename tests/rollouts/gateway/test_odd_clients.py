@@ -170,7 +170,7 @@ async def test_a_gateway_that_closes_ends_what_is_being_asked(
     rules = SessionRules(Template(tokenizer), AnswerReading(tokenizer), frozenset(), Sampling(max_new_tokens=9), 999)
     async with httpx.AsyncClient(verify=False) as client:
         async with Gateway.opened() as gateway:
-            with gateway.session(rules, Client(policy, "seed"), "0/0") as session:  # type: ignore[arg-type]
+            with gateway.session(rules, Client(policy, "seed"), "0/0") as session:
                 url = f"{gateway.access(session).base_url}/chat/completions"
                 asked = asyncio.create_task(client.post(url, json=HELLO))
                 await policy.asked.wait()

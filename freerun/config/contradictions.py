@@ -1,0 +1,64 @@
+"""What cannot hold between settings of machines, engines and weights, each in one line that names the fix."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from freerun.config.tree import RunConfig
+
+
+def across_machines(config: "RunConfig") -> str | None:
+    """The first contradiction, None if there is none."""
+    return next((wrong for found in (_machines, _engines, _weights) for wrong in found(config)), None)
+
+
+def _machines(config: "RunConfig") -> Iterator[str]:
+    resources = config.resources
+    if config.launcher == "local" and resources.machines > 1:
+        yield f"resources.machines is {resources.machines}, but launcher is local: set launcher=nodes or launcher=ray"
+    if config.launcher == "local" and config.reward.where == "machines":
+        yield "reward.where is machines, but launcher is local, so there is only this one: unset one of them"
+    if resources.gpus and resources.gpus < resources.machines:
+        yield (
+            f"resources.gpus is {resources.gpus}, fewer than resources.machines={resources.machines}, so that some "
+            "would have nothing to do: raise it, or lower resources.machines"
+        )
+
+
+def _engines(config: "RunConfig") -> Iterator[str]:
+    engine = config.engine
+    if engine.kind == "embedded":
+        if engine.tensor_parallel > 1:
+            yield (
+                f"engine.tensor_parallel is {engine.tensor_parallel}, but the embedded engine is on one GPU: set "
+                "engine.kind=vllm or engine.kind=sglang, or unset it"
+            )
+        if engine.python:
+            yield "engine.python is the Python of vLLM or SGLang: set engine.kind, or unset it"
+    if not engine.urls:
+        return
+    for url in engine.urls:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            yield f"engine.urls: {url!r} is no URL of an engine, such as http://10.0.0.7:8000"
+    if len(set(engine.urls)) < len(engine.urls):
+        yield "engine.urls names an engine twice: remove one"
+    if config.resources.engines:
+        yield "resources.engines is for engines that the run starts, and engine.urls has others that run: unset it"
+    if engine.tensor_parallel > 1 or engine.python:
+        key = "tensor_parallel" if engine.tensor_parallel > 1 else "python"
+        yield f"engine.{key} is for engines that the run starts, and engine.urls has others that run: unset it"
+
+
+def _weights(config: "RunConfig") -> Iterator[str]:
+    weights = config.weights
+    if weights.way == "files" and not weights.folder:
+        yield "weights.way is files, but there is no folder for them: set weights.folder to one that machines share"
+    if weights.folder and weights.way != "files":
+        yield f"weights.folder is for weights.way=files, and weights.way is {weights.way}: set it, or unset the folder"
+    if weights.way in ("ipc", "shm") and config.resources.machines > 1:
+        yield (
+            f"weights.way is {weights.way}, which stays within a machine, and resources.machines is "
+            f"{config.resources.machines}: set weights.way=auto"
+        )

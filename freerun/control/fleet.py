@@ -1,0 +1,215 @@
+"""The engines of a run, which may come and go while it goes on.
+
+An engine is in one of three places: it is asked (the router has it), it is out (it failed, and is looked at again after
+growing pauses), or it is gone. Versions only go up, and whoever is asked has the version that the run has delivered, or
+a newer one:
+
+- `deliver` notes the newest version first, then brings it to those that are asked. One that fails it is out.
+- `join`, and a look at one that is out, bring an engine the newest version there is; if it is still the newest when the
+  engine has it, it is asked from that moment on. Between the two nothing is awaited, so `deliver` misses none.
+
+Consumes versions, and engines that come or are lost; produces engines to ask. `choose` waits while there is none, and
+is unblocked by one that joins or comes back. `watch` fails when none is left and none can come.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+
+from freerun.control.waiting import patiently, together
+from freerun.core import EngineError, EngineLost
+from freerun.core.observer import Observer
+from freerun.core.reports import EngineStats, UpdateReport, WeightsHandle
+from freerun.engines.base import Engine
+from freerun.engines.router import Router
+from freerun.engines.tracked import SICK_AFTER, TrackedEngine
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
+_STATS_S = 5.0
+"""How long an engine may take to say how it is doing: it does so between two of its steps."""
+
+
+class Fleet:
+    def __init__(
+        self,
+        engines: Mapping[str, Engine],
+        observer: Observer,
+        patience_s: float,
+        others_may_join: bool = False,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`changed` is called when there are more or fewer engines to ask."""
+        self._observer, self._patience_s = observer, patience_s
+        self._others_may_join = others_may_join
+        self._changed = changed
+        self._router = Router()
+        self._all: dict[str, TrackedEngine] = {}
+        """Those that are asked, are out, or about to join."""
+        self._out: set[TrackedEngine] = set()
+        self._newest: WeightsHandle | None = None
+        self._events: asyncio.Queue[TrackedEngine | str] = asyncio.Queue()
+        """For `watch`: an engine that is out, or why one is gone."""
+        self._waits_aloud = False
+        for name, engine in engines.items():
+            self._router.add(self._known(name, engine))
+
+    def __len__(self) -> int:
+        """How many can be asked."""
+        return len(self._router)
+
+    @property
+    def asked(self) -> list[TrackedEngine]:
+        """Those that can be asked at the moment."""
+        return self._router.engines
+
+    @property
+    def engines(self) -> list[TrackedEngine]:
+        """All of them, also those that are out."""
+        return list(self._all.values())
+
+    async def join(self, name: str, engine: Engine) -> None:
+        """One more, or one that is back: it is asked as soon as it has the newest version. One that cannot take it is
+        looked at again."""
+        if name in self._all:
+            self.remove(name, "another one has come in its place")
+        joining = self._known(name, engine)
+        try:
+            await self._ask_again(joining, "joins")
+        except EngineLost as error:
+            self._failing(joining, error)
+        except EngineError as error:
+            self._take_out(joining, str(error))
+
+    def remove(self, name: str, why: str) -> None:
+        """It is gone: all that waits for it fails at once with EngineLost. Nothing happens where it is not known."""
+        if engine := self._all.pop(name, None):
+            self._router.take_out(engine)
+            self._out.discard(engine)
+            self._observer.note(f"{name} is lost, and the {engine.groups} groups it had begin afresh: {why}")
+            engine.lose(why)
+            self._observer.engine_out(name, f"lost: {why}")
+            self._events.put_nowait(why)
+            self._changed()
+
+    async def deliver(self, handle: WeightsHandle) -> list[UpdateReport]:
+        """Bring a version to all that are asked. Fails only where every engine does, and no other may come."""
+        self._newest = handle
+        failures: list[EngineError] = []
+
+        async def take(engine: TrackedEngine) -> UpdateReport | None:
+            try:
+                return await engine.take(handle)
+            except EngineLost as error:
+                self._failing(engine, error)
+            except EngineError as error:
+                failures.append(error)
+                self._take_out(engine, f"it did not take version {handle.version}: {error}")
+            return None
+
+        taken = await together(*(take(engine) for engine in self.asked))
+        if failures and len(failures) == len(self._all) and not self._others_may_join:
+            raise failures[0]
+        return [report for report in taken if report]
+
+    async def poll(self) -> None:
+        """Tell how those that are asked are doing. One that does not answer is the business of whoever waits for it."""
+
+        async def look(engine: TrackedEngine) -> None:
+            stats = await _stats(engine)
+            if stats and engine in self._router:
+                self._observer.engine(engine.name, stats)
+
+        await together(*(look(engine) for engine in self.asked))
+
+    async def idle_s(self) -> dict[str, float]:
+        """How long each has had nothing to do so far."""
+        engines = self.asked
+        every = await together(*map(_stats, engines))
+        return {engine.name: stats.idle_s for engine, stats in zip(engines, every, strict=True) if stats}
+
+    async def choose(self, prompt: Sequence[int] = (), but_not: Collection[TrackedEngine] = ()) -> TrackedEngine:
+        """See the router. Where many groups wait for an engine, one says so."""
+        chosen = self._router.choose(prompt, but_not)
+        if self._router or self._waits_aloud:
+            return await chosen
+        self._waits_aloud = True
+        try:
+            return await patiently(chosen, "an engine: there is none", self._patience_s, self._observer.note)
+        finally:
+            self._waits_aloud = False
+
+    async def watch(self) -> None:
+        """Look at those that are out until they are back. Never returns; fails when no engine is left and none can
+        come."""
+        async with asyncio.TaskGroup() as looks:
+            while True:
+                event = await self._events.get()
+                if isinstance(event, TrackedEngine):
+                    looks.create_task(self._look_at(event))
+                elif not self._all and not self._others_may_join:
+                    raise EngineLost(f"no engine is left: {event}")
+
+    async def _look_at(self, engine: TrackedEngine) -> None:
+        """At once where there is no other, and then after growing pauses, which only an answer makes short again."""
+        if self._router:
+            await asyncio.sleep(_pause_s(engine.looks))
+        while engine in self._out:
+            engine.looks += 1
+            try:
+                await self._ask_again(engine, "is back")
+            except EngineLost as error:
+                self._failing(engine, error)
+            except EngineError as error:
+                self._observer.engine_out(engine.name, f"out: {error}")
+                await asyncio.sleep(_pause_s(engine.looks))
+
+    async def _ask_again(self, engine: TrackedEngine, how: str) -> None:
+        """Bring it the newest version, and ask it from then on."""
+        await engine.health()
+        while (newest := self._newest) and engine.version < newest.version:
+            try:
+                await engine.take(newest)
+            except EngineError:
+                if self._newest is newest or not self._knows(engine):
+                    raise
+                # else a newer one took its place before all of it had come
+        if self._knows(engine):
+            self._router.add(engine)
+            self._out.discard(engine)
+            self._observer.note(f"{engine.name} {how}, with version {engine.version}")
+            self._changed()
+
+    def _known(self, name: str, engine: Engine) -> TrackedEngine:
+        self._all[name] = known = TrackedEngine(name, engine, self._failing)
+        return known
+
+    def _knows(self, engine: TrackedEngine) -> bool:
+        """Another one may have come by the same name."""
+        return self._all.get(engine.name) is engine
+
+    def _failing(self, engine: TrackedEngine, error: EngineError) -> None:
+        if isinstance(error, EngineLost):
+            if self._knows(engine):
+                self.remove(engine.name, str(error))
+        elif engine in self._router:
+            self._take_out(engine, f"it failed {SICK_AFTER} requests in a row: {error}")
+
+    def _take_out(self, engine: TrackedEngine, why: str) -> None:
+        if self._knows(engine) and engine not in self._out:
+            self._router.take_out(engine)
+            self._out.add(engine)
+            self._observer.note(f"{engine.name} is out, and is looked at again: {why}")
+            self._observer.engine_out(engine.name, f"out: {why}")
+            self._events.put_nowait(engine)
+            self._changed()
+
+
+def _pause_s(looks: int) -> float:
+    return float(min(_FIRST_PAUSE_S * 2 ** min(looks, 16), _LONGEST_PAUSE_S))
+
+
+async def _stats(engine: TrackedEngine) -> EngineStats | None:
+    with suppress(EngineError, TimeoutError):
+        async with asyncio.timeout(_STATS_S):
+            return await engine.stats()
+    return None

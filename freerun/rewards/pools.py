@@ -1,0 +1,82 @@
+"""Which pools of workers a reward needs, and how they are opened: on this machine, unless a run has others judge."""
+
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import BinaryIO, Protocol
+
+from freerun.rewards.base import Verdict
+from freerun.rewards.config import RewardConfig
+from freerun.rewards.judges import REMOTE
+from freerun.rewards.pool import Pool
+from freerun.rewards.spec import JudgeSpec
+
+REMOTE_WORKERS = 8
+REMOTE_TIMEOUT_S = 60.0
+"""The defaults of a remote judge."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSettings:
+    """Workers that run the same judges."""
+
+    judges: list[JudgeSpec]
+    workers: int
+    timeout_s: float
+    retries: int
+
+
+class JudgePool(Protocol):
+    """See `Pool`."""
+
+    sees_samples: bool
+
+    @property
+    def waiting(self) -> int: ...
+
+    def judge(self, request: bytes) -> Awaitable[Verdict]: ...
+
+    async def judge_all(self, requests: Sequence[bytes]) -> list[Verdict]: ...
+
+    def stop(self, error: BaseException) -> None: ...
+
+
+class OpensPools(Protocol):
+    """Opens a pool for each of the settings, in their order. Whatever judges print goes to the log."""
+
+    def __call__(
+        self, settings: list[PoolSettings], log: BinaryIO | None
+    ) -> AbstractAsyncContextManager[Sequence[JudgePool]]: ...
+
+
+@asynccontextmanager
+async def open_here(settings: list[PoolSettings], log: BinaryIO | None) -> AsyncIterator[list[Pool]]:
+    """On this machine."""
+    async with AsyncExitStack() as stack:
+        pools = []
+        for one in settings:
+            pool = Pool(one.judges, workers=one.workers, timeout_s=one.timeout_s, retries=one.retries, log=log)
+            pools.append(await stack.enter_async_context(pool))
+        yield pools
+
+
+def pools_of(config: RewardConfig, retries: int) -> list[PoolSettings]:
+    return [PoolSettings(judges, *_pool_size(judges[0], config), retries=retries) for judges in by_pool(config.parts)]
+
+
+def _pool_size(judge: JudgeSpec, config: RewardConfig) -> tuple[int, float]:
+    """The number of workers of a judge's pool, and its deadline."""
+    remote = judge.name in REMOTE
+    workers = judge.workers or (REMOTE_WORKERS if remote else config.processes)
+    return workers, judge.timeout_s or (REMOTE_TIMEOUT_S if remote else config.timeout_s)
+
+
+def by_pool(judges: list[JudgeSpec]) -> list[list[JudgeSpec]]:
+    """Group the judges by the pool that runs them: those without settings of their own share the first pool."""
+    shared = [judge for judge in judges if not _needs_own_pool(judge)]
+    return ([shared] if shared else []) + [[judge] for judge in judges if _needs_own_pool(judge)]
+
+
+def _needs_own_pool(judge: JudgeSpec) -> bool:
+    own_settings = (judge.cache, judge.workers, judge.timeout_s)
+    return judge.name in REMOTE or any(setting is not None for setting in own_settings)

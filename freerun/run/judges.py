@@ -1,0 +1,163 @@
+"""Judges on the machines of a run, where `reward.where` says so: a judge process on each, started again when lost.
+
+Consumes the ends of judge processes and of the connections to them; produces pools that the judge service works with.
+Waits for machines; is unblocked by those that join. A machine whose judge process ends again and again is given up;
+when all are, judging ends with the cause, and so does the run.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+from freerun.control.waiting import together
+from freerun.core import FreerunError, MachineLost, ProcessDied
+from freerun.machine.processes import Child
+from freerun.rewards.judges import BUILT_IN, JUDGES
+from freerun.rewards.machines.spread import JudgeMachine, SpreadPool, SpreadPools
+from freerun.rewards.pools import PoolSettings, open_here
+from freerun.rewards.service import JudgeService
+from freerun.rewards.spec import JudgeSpec
+from freerun.run.starter import Starter
+
+_DEATHS = 3
+"""How often in a row a judge process may end soon after it began."""
+_SOON_S, _LAST_WORDS_S = 60.0, 1.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
+
+
+def judge_service(starter: Starter, log: Path | None, note: Callable[[str], None]) -> JudgeService:
+    """The judge of a run: beside the controller, or on the machines that the plan names."""
+    judging = starter.plan.judging
+    if not judging.workers or not starter.hosts.apart:
+        return JudgeService(judging.reward, log=log, open_pools=open_here)
+    elsewhere = JudgesElsewhere(starter, judging.workers, note)
+    return JudgeService(judging.reward, log=log, open_pools=elsewhere.open)
+
+
+@dataclass(frozen=True)
+class _Started:
+    child: Child
+    machine: JudgeMachine
+
+    async def until_lost(self) -> str:
+        """Wait for the end of the process, of its machine, or of the connection; says which."""
+        serving, ending = asyncio.ensure_future(self.machine.serve()), asyncio.ensure_future(self.child.wait())
+        try:
+            await asyncio.wait({serving, ending}, return_when=asyncio.FIRST_COMPLETED)
+            return str(serving.exception()) if serving.done() else str(self.child.died())
+        finally:
+            ending.cancel()
+            serving.cancel()
+
+    async def ended(self, why: str) -> FreerunError:
+        """End what is left of it. The cause: how it ended by itself, or that its machine is lost, or else `why`."""
+        with suppress(TimeoutError):  # the connection to a process that dies ends a moment before it
+            await asyncio.wait_for(self.child.wait(), _LAST_WORDS_S)
+        by_itself = self.child.returncode is not None
+        await self.child.end()
+        died = self.child.died()
+        return died if by_itself or isinstance(died, MachineLost) else ProcessDied(f"{self.child.name}: {why}")
+
+
+class JudgesElsewhere:
+    """A judge process on each of the machines that have workers."""
+
+    def __init__(self, starter: Starter, workers: Mapping[str, int], note: Callable[[str], None]) -> None:
+        """`workers` by machine: those of pools that have no number of their own."""
+        self._starter, self._workers, self._note = starter, workers, note
+        self._left = len(workers)
+
+    @asynccontextmanager
+    async def open(self, settings: list[PoolSettings], log: BinaryIO | None) -> AsyncIterator[list[SpreadPool]]:
+        """What judges print is in the logs of their processes. The first start must succeed on every machine."""
+        spread = SpreadPools(len(settings))
+        shares = shared_out([_at_its_path(one) for one in settings], self._workers)
+        started = await together(*(self._start(name, pools) for name, pools in shares.items()))
+        for name, one in zip(shares, started, strict=True):
+            spread.add(name, one.machine)
+        keeping = [
+            asyncio.create_task(self._keep(name, shares[name], one, spread))
+            for name, one in zip(shares, started, strict=True)
+        ]
+        for task in keeping:
+            task.add_done_callback(lambda task: _stop(spread, task))
+        try:
+            yield spread.pools
+        finally:
+            for task in keeping:
+                task.cancel()
+            await asyncio.gather(*keeping, return_exceptions=True)
+            spread.stop(FreerunError("the judge service is closed"))
+            spread.close()
+
+    async def _start(self, name: str, pools: dict[int, PoolSettings]) -> _Started:
+        number = list(self._workers).index(name)
+        child, where = await self._starter.judge(f"judge{number}", name, pools)
+        workers = {pool: one.workers for pool, one in pools.items()}
+        return _Started(child, await JudgeMachine.connect(where, self._starter.key, workers))
+
+    async def _keep(self, name: str, pools: dict[int, PoolSettings], started: _Started, spread: SpreadPools) -> None:
+        deaths = 0
+        while True:
+            began_s = time.monotonic()
+            why = await started.until_lost()
+            spread.remove(name)
+            self._note(f"the judges on machine {name} are lost ({why}): what they had is judged elsewhere, or again")
+            lost = await started.ended(why)
+            soon = time.monotonic() - began_s < _SOON_S and not isinstance(lost, MachineLost)
+            deaths = deaths + 1 if soon else 0
+            if deaths >= _DEATHS:
+                self._note(f"the judges on machine {name} have ended {deaths} times in a row: not started again")
+                self._left -= 1
+                if not self._left:
+                    raise lost
+                return
+            started = await self._again(name, pools)
+            spread.add(name, started.machine)
+            self._note(f"the judges on machine {name} are back")
+
+    async def _again(self, name: str, pools: dict[int, PoolSettings]) -> _Started:
+        """As soon as the machine is there; until it succeeds, after growing pauses."""
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                return await self._start(name, pools)
+            except FreerunError as error:
+                self._note(f"the judges on machine {name} could not be started again: {error}")
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def shared_out(settings: list[PoolSettings], workers: Mapping[str, int]) -> dict[str, dict[int, PoolSettings]]:
+    """The pools of each machine, by their numbers. A judge that has a number of workers of its own has as many over all
+    machines, and none on some if they are few."""
+    total = sum(workers.values())
+    found: dict[str, dict[int, PoolSettings]] = {}
+    for place, (name, count) in enumerate(workers.items()):
+        found[name] = {}
+        for number, one in enumerate(settings):
+            even = one.workers // len(workers) + (place < one.workers % len(workers))
+            if mine := count if one.workers == total else even:
+                found[name][number] = replace(one, workers=mine)
+    return found
+
+
+def _at_its_path(pool: PoolSettings) -> PoolSettings:
+    """On other machines there is another working folder, so that files are named by their whole path."""
+    return replace(pool, judges=[_whole(judge) for judge in pool.judges])
+
+
+def _whole(judge: JudgeSpec) -> JudgeSpec:
+    found = JUDGES.find(judge.name)
+    if judge.name in BUILT_IN or found.file is None:
+        return judge
+    return replace(judge, name=f"{found.file.absolute()}:{found.name}")
+
+
+def _stop(spread: SpreadPools, task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        spread.stop(error)

@@ -1,0 +1,92 @@
+"""The processes of a run: engines, trainer, judges and agents, on this machine or on others, and ended with the run."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from freerun.control.waiting import background, together
+from freerun.core import EngineError, ProcessDied, TrainerError
+from freerun.engines.http import HttpEngine
+from freerun.machine.processes import Processes
+from freerun.observe.folder import RunFolder
+from freerun.plan.placement import EVALUATOR
+from freerun.plan.plan import Plan
+from freerun.rewards.service import JudgeService
+from freerun.run.agents import AgentServices, agent_services
+from freerun.run.environments import gpu_environments
+from freerun.run.hosts import Hosts
+from freerun.run.judges import judge_service
+from freerun.run.kept import KeptEngines
+from freerun.run.prepare import Prepared
+from freerun.run.shared_folder import note_unshared
+from freerun.run.starter import Starter
+from freerun.train.remote import RemoteTrainer
+
+_LAST_WORDS_S = 1.0
+
+
+@dataclass
+class RunProcesses:
+    """The processes of a run, as the controller reaches them."""
+
+    prepared: Prepared
+    engines: dict[str, HttpEngine]
+    """By name; the evaluator is not among them."""
+    trainer: RemoteTrainer
+    judge: JudgeService
+    evaluation_engine: HttpEngine | None
+    agents: AgentServices | None
+    kept: KeptEngines
+    hosts: Hosts
+
+
+@asynccontextmanager
+async def run_processes(
+    hosts: Hosts,
+    prepared: Prepared,
+    folder: RunFolder,
+    plan: Plan,
+    checkpoint: Path | None = None,
+    note: Callable[[str], None] = lambda _: None,
+) -> AsyncIterator[RunProcesses]:
+    """Start everything at the same time, and end it all on leaving. A process that dies, and that the run cannot do
+    without, fails the block."""
+    async with AsyncExitStack() as stack:
+        environments = await stack.enter_async_context(gpu_environments(plan, hosts, note))
+        await note_unshared(hosts, folder, plan, note)
+        processes = await stack.enter_async_context(Processes("freerun.run.child", folder.logs))
+        starter = Starter(prepared.config, plan, processes, environments, hosts)
+        kept = await stack.enter_async_context(KeptEngines(starter, prepared.shape, note))
+        judge = judge_service(starter, folder.logs / "judge.log", note)
+        agents = await stack.enter_async_context(agent_services(prepared, folder.logs))
+        generating = [*plan.engines, *([plan.evaluator] if plan.evaluator else [])]
+        engines: list[HttpEngine]
+        remote: RemoteTrainer
+        starting: list[Coroutine[Any, Any, Any]] = [
+            stack.enter_async_context(judge),
+            starter.trainer(checkpoint),
+            *(kept.start(one) for one in generating),
+        ]
+        _, remote, *engines = await together(*starting)
+        named = {one.process: engine for one, engine in zip(generating, engines, strict=True)}
+        evaluator = named.pop(EVALUATOR, None)
+        trainer = stack.enter_context(remote)
+        async with background(_watch(processes, trainer)):
+            try:
+                yield RunProcesses(prepared, named, trainer, judge, evaluator, agents, kept, hosts)
+            except (EngineError, TrainerError):
+                with suppress(TimeoutError):  # when a process of theirs died, that is the first cause
+                    await asyncio.wait_for(processes.watch(), _LAST_WORDS_S)
+                raise
+
+
+async def _watch(processes: Processes, trainer: RemoteTrainer) -> None:
+    """Nobody need wait for a trainer that has lost a rank."""
+    try:
+        await processes.watch()
+    except ProcessDied as died:
+        trainer.lose(died.message)
+        raise

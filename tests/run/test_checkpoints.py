@@ -1,0 +1,85 @@
+"""What the controller keeps of checkpoints that are written on a machine with another disk."""
+
+from pathlib import Path
+
+import pytest
+
+from freerun.control.state import read_state
+from freerun.core import TrainerError
+from freerun.core.observer import Observer
+from freerun.core.state import RunState
+from freerun.observe.folder import RunFolder
+from freerun.run.checkpoints import Checkpointer
+from freerun.run.resume import newest_checkpoint
+from freerun.train.checkpoint_folder import CONTROL, CheckpointFolder, Kept
+from freerun.train.protocol import Copied
+
+
+class Notes(Observer):
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.told.append(text)
+
+
+class TrainerElsewhere:
+    """Says that it has copied what it is asked to, and fails where it is told to."""
+
+    shared, fails = False, False
+
+    async def checkpoint(self, version: int, folder: str, control: str) -> Copied:
+        if self.fails:
+            raise TrainerError("a checkpoint could not be written")
+        return Copied(["a", "b"], 2, self.shared, [])
+
+    async def written(self) -> None:
+        if self.fails:
+            raise TrainerError("a checkpoint could not be written")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder(tmp_path)
+
+
+def checkpointer(trainer: TrainerElsewhere, folder: RunFolder, notes: Notes) -> Checkpointer:
+    return Checkpointer(trainer, folder, 1, notes, 60.0, keep=2)  # type: ignore[arg-type]
+
+
+async def test_a_checkpoint_elsewhere_is_found_once_it_is_complete(folder: RunFolder) -> None:
+    notes = Notes()
+    saving = checkpointer(TrainerElsewhere(), folder, notes)
+    there = CheckpointFolder(folder.checkpoints)
+    for version, finished in ((1, []), (2, [1]), (3, [1, 2]), (4, [2, 3])):
+        await saving.settled(RunState(version))
+        assert list(there.finished()) == finished, "the last one is only begun"
+    await saving.written()
+    found = newest_checkpoint(folder)
+    assert (found.checkpoint.name, found.damaged) == ("step-4", {})
+    assert read_state(found.checkpoint / CONTROL) == RunState(4)
+    assert Kept.read(found.checkpoint) == Kept(["a", "b"], 2)
+    (note,) = notes.told
+    assert note.endswith("(a has rank 0, b has rank 1): resume with the trainer on the same machines")
+
+
+async def test_one_that_failed_is_not_kept(folder: RunFolder) -> None:
+    trainer = TrainerElsewhere()
+    saving = checkpointer(trainer, folder, Notes())
+    await saving.settled(RunState(1))
+    trainer.fails = True
+    with pytest.raises(TrainerError):
+        await saving.settled(RunState(2))
+    trainer.fails = False
+    await saving.written()
+    assert not CheckpointFolder(folder.checkpoints).finished()
+
+
+async def test_a_shared_folder_is_the_trainers_to_write(folder: RunFolder) -> None:
+    trainer, notes = TrainerElsewhere(), Notes()
+    trainer.shared = True
+    saving = checkpointer(trainer, folder, notes)
+    await saving.settled(RunState(1))
+    await saving.written()
+    assert not folder.checkpoints.exists()
+    assert notes.told == []
