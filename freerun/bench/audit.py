@@ -26,11 +26,15 @@ _MEANT = {DropReason.NO_SIGNAL}
 
 @dataclass
 class RunLog(Observer):
-    """Set as `observers=[{name: freerun.bench.audit:RunLog, file: FILE}]`."""
+    """What a run is given as `RunLog.setting(FILE)`."""
 
     file: str
     _open: JsonLines | None = field(default=None, init=False)
     _stretch: str = field(default="", init=False)
+
+    @staticmethod
+    def setting(file: Path) -> str:
+        return f"observers=[{{name: freerun.bench.audit:RunLog, file: {file}}}]"
 
     def group(self, event: GroupEvent) -> None:
         if event.stage is Stage.DEALT or event.stage.is_end:
@@ -41,7 +45,7 @@ class RunLog(Observer):
         self._write(note=text)
 
     def step(self, record: StepRecord) -> None:
-        self._write(step=record.step, staleness=record.staleness_max)
+        self._write(step=record.step, tokens=record.tokens_trained)
 
     def close(self) -> None:
         """A run that waits for its trainer goes on with the same observers."""

@@ -2,7 +2,7 @@
 
 Machines are network namespaces (`namespaces.py`), and the commands are the user's (`cluster_run.py`). Three parts:
 
-1. The demo learns on this machine and on three: the controller's, an engine's and the trainer's. Tokens trained a
+1. The demo learns on one machine and on three: the controller's, an engine's and the trainer's. Tokens trained a
    second are compared, and the staleness bound must hold on both.
 2. On four machines, two of them with engines, the cable of an engine's is cut in the middle of the run, and mended once
    the run has noticed. The run goes on; the engine comes back with the newest version.
@@ -23,12 +23,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+from freerun.bench.audit import RunLog
 from freerun.bench.cluster_cut import ORPHANS_S, Cuts, cut_cables
 from freerun.bench.cluster_run import MachineRun, finished, freerun, runs_in
-from freerun.bench.namespaces import machines, unavailable
+from freerun.bench.namespaces import MachineNamespace, machines, unavailable
 from freerun.commands.demo import LETTERS, WARM_UP, demo_config, write_tasks
 from freerun.models.tiny import make_model
-from freerun.observe.folder import RunFolder
+from freerun.observe.folder import RunFolder, iter_lines
 from freerun.observe.records import read_evals, read_steps
 from freerun.run.prepare import prepare_sft
 from freerun.run.supervised import sft
@@ -41,22 +42,39 @@ class Learned:
     before: float
     after: float
     """Reward on the held-out tasks: the share that is right."""
-    tokens_per_s: float
-    """Trained on, from the end of the first step to that of the last."""
     stalest: int
     """In versions."""
+    tokens_per_s: float
+    """Trained on."""
 
     @classmethod
-    def of(cls, run: Path) -> "Learned":
+    def of(cls, run: Path, tokens_per_s: float) -> "Learned":
         folder = RunFolder(run)
         steps, evaluations = read_steps(folder.metrics), read_evals(folder.evals)
-        took_s = steps[-1].time_s - steps[0].time_s
-        return cls(
-            before=evaluations[0].pass_at_1,
-            after=evaluations[-1].pass_at_1,
-            tokens_per_s=sum(step.tokens_trained for step in steps[1:]) / took_s,
-            stalest=max(step.staleness_max for step in steps),
-        )
+        stalest = max(step.staleness_max for step in steps)
+        return cls(evaluations[0].pass_at_1, evaluations[-1].pass_at_1, stalest, tokens_per_s)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """When a run's steps ended, by this machine's clock, and how many tokens each trained on."""
+
+    steps: Sequence[tuple[float, int]]
+
+    @classmethod
+    def of(cls, log: Path) -> "Pace":
+        return cls([(line["at_s"], line["tokens"]) for line in iter_lines(log) if "step" in line])
+
+    def beside(self, other: "Pace") -> "Pace":
+        """Of the time in which both were at it."""
+        begin_s, end_s = max(self.steps[0][0], other.steps[0][0]), min(self.steps[-1][0], other.steps[-1][0])
+        return Pace([(at_s, tokens) for at_s, tokens in self.steps if begin_s <= at_s <= end_s])
+
+    @property
+    def tokens_per_s(self) -> float:
+        """From the end of the first step to that of the last."""
+        took_s = self.steps[-1][0] - self.steps[0][0]
+        return sum(tokens for _, tokens in self.steps[1:]) / took_s
 
 
 async def bench_cluster(steps: int | None, seed: int, together: bool, json_only: bool) -> None:
@@ -84,7 +102,7 @@ async def bench_cluster(steps: int | None, seed: int, together: bool, json_only:
 def _show(local: Learned, apart: Learned, cut: Cuts, bound: int, console: Console) -> None:
     engine, trainer = cut.engine, cut.trainer
     told = {
-        "on this machine": f"reward {local.before:.2f} -> {local.after:.2f}, {local.tokens_per_s:,.0f} tokens/s",
+        "on one machine": f"reward {local.before:.2f} -> {local.after:.2f}, {local.tokens_per_s:,.0f} tokens/s",
         "on three": f"reward {apart.before:.2f} -> {apart.after:.2f}, {apart.tokens_per_s:,.0f} tokens/s",
         "staleness": f"at most {max(local.stalest, apart.stalest, cut.stalest)} (bound {bound})",
         "an engine's cable": f"noticed after {engine.noticed_s:.1f} s, {engine.steps_meanwhile} steps without it, back "
@@ -117,28 +135,32 @@ async def _warmed_up(runs: Path, seed: int, console: Console) -> Path:
 async def _learn(
     made: Path, settings: Sequence[str], steps: int | None, together: bool, console: Console
 ) -> tuple[Learned, Learned]:
-    """Here, and on three machines: one after the other, or at the same time, where other programs use the machine."""
+    """On one machine and on three: one after the other, or at the same time, where other programs use the cores."""
     changes = [f"control.steps={steps}", f"train.decay_steps={steps}"] if steps else []
+    settings = [*settings, *changes]
     with ExitStack() as stack:
-        names = ("controller", "engine", "trainer")
-        places = stack.enter_context(machines(*names))
-        stack.enter_context(console.status("the demo learns on this machine, and on three"))
-        here, there = (
-            _local(made, [*settings, *changes]),
-            _apart(MachineRun(places, [*settings, *changes], made, "apart")),
-        )
-        local, apart = await asyncio.gather(here, there) if together else (await here, await there)
-    return local, apart
+        alone, *places = stack.enter_context(machines("alone", "controller", "engine", "trainer"))
+        run, log = MachineRun(places, settings, made, "apart"), made / "local.jsonl"
+        stack.enter_context(console.status("the demo learns on one machine, and on three"))
+        here, there = _local(alone, made, log, settings), _apart(run)
+        if together:
+            await asyncio.gather(here, there)
+        else:
+            await here
+            await there
+    local, apart = Pace.of(log), Pace.of(run.log)
+    if together:
+        local, apart = local.beside(apart), apart.beside(local)
+    return Learned.of(runs_in(made) / "local", local.tokens_per_s), Learned.of(run.run, apart.tokens_per_s)
 
 
-async def _local(made: Path, settings: Sequence[str]) -> Learned:
-    printed = made / "local.txt"
-    async with freerun("train", *settings, f"runs={runs_in(made)}", "name=local", log=printed) as process:
+async def _local(machine: MachineNamespace, made: Path, log: Path, settings: Sequence[str]) -> None:
+    """With the same observer as the other."""
+    printed, where = made / "local.txt", [f"runs={runs_in(made)}", "name=local"]
+    async with freerun(machine, "train", *settings, *where, RunLog.setting(log), log=printed) as process:
         await finished(process, printed)
-    return Learned.of(runs_in(made) / "local")
 
 
-async def _apart(run: MachineRun) -> Learned:
+async def _apart(run: MachineRun) -> None:
     async with run, run.train() as process:
         await finished(process, run.printed)
-    return Learned.of(run.run)

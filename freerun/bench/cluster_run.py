@@ -15,14 +15,17 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
+from types import MappingProxyType
 from typing import Any
 
+from freerun.bench.audit import RunLog
 from freerun.bench.namespaces import MachineNamespace
 from freerun.core.errors import FreerunError
 from freerun.machine.nodes.key import KEY
 from freerun.observe.folder import read_lines
 
 PORT = 7411
+_NONE: Mapping[str, str] = MappingProxyType({})
 _LOOK_S = 0.02
 _END_S = 15.0
 _RUN_S = 1_800.0
@@ -35,17 +38,16 @@ _LISTENING = "0A"
 
 @asynccontextmanager
 async def freerun(
-    *arguments: str, log: Path, machine: MachineNamespace | None = None, environment: Mapping[str, str] | None = None
+    machine: MachineNamespace, *arguments: str, log: Path, environment: Mapping[str, str] = _NONE
 ) -> AsyncIterator[Process]:
     """The command, on that machine, with what it prints in that file; ended on leaving, if it has not by then."""
-    command = [sys.executable, "-m", "freerun.cli.main", *arguments]
     with log.open("ab") as printed:
         process = await asyncio.create_subprocess_exec(
-            *(machine.command(*command) if machine else command),
+            *machine.command(sys.executable, "-m", "freerun.cli.main", *arguments),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=printed,
             stderr=printed,
-            env=os.environ | dict(environment or {}),
+            env=os.environ | dict(environment),
             start_new_session=True,
         )
     try:
@@ -85,9 +87,7 @@ class MachineRun:
     async def __aenter__(self) -> "MachineRun":
         for machine in self.machines[1:]:
             printed = self.folder / f"{self.name}-node-{machine.name}.txt"
-            node = freerun(
-                "node", "--stay", "--join", self.where, log=printed, machine=machine, environment=self._environment
-            )
+            node = freerun(machine, "node", "--stay", "--join", self.where, log=printed, environment=self._environment)
             self.nodes[machine.name] = await self._stack.enter_async_context(node)
         return self
 
@@ -112,16 +112,20 @@ class MachineRun:
 
     def train(self) -> AbstractAsyncContextManager[Process]:
         cluster = ["launcher=nodes", f"resources.machines={len(self.machines) - 1}", f"cluster.listen={self.where}"]
-        observer = f"observers=[{{name: freerun.bench.audit:RunLog, file: {self.log}}}]"
         return self._controller(
-            "train", *self.settings, f"runs={runs_in(self.folder)}", f"name={self.name}", *cluster, observer
+            "train",
+            *self.settings,
+            f"runs={runs_in(self.folder)}",
+            f"name={self.name}",
+            *cluster,
+            RunLog.setting(self.log),
         )
 
     def resume(self, *overrides: str) -> AbstractAsyncContextManager[Process]:
         return self._controller("resume", str(self.run), *overrides)
 
     def _controller(self, *arguments: str) -> AbstractAsyncContextManager[Process]:
-        return freerun(*arguments, log=self.printed, machine=self.machines[0], environment=self._environment)
+        return freerun(self.machines[0], *arguments, log=self.printed, environment=self._environment)
 
     async def seen(
         self, what: Callable[[dict[str, Any]], bool], process: Process, within_s: float, of: str

@@ -17,6 +17,7 @@ from freerun.core.reports import WeightsHandle
 from freerun.machine.parent import RUN_KEY
 from freerun.weights.peer import Kind
 from freerun.weights.pull import Source, pull
+from freerun.weights.slot import MappedSlots
 from freerun.weights.tcp import TcpPublisher, TcpSubscriber, place_of
 
 KEY = RUN_KEY
@@ -77,14 +78,14 @@ class Trainer:
 class Engine:
     def __init__(self, scratch: Path, host: str) -> None:
         self._scratch = scratch
-        self._subscriber = TcpSubscriber(scratch, KEY)
+        self._subscriber, self._slots = TcpSubscriber(scratch, KEY), MappedSlots()
 
     def pull(self, handle: dict[str, Any]) -> float:
         """Seconds until the version is complete in this machine's shared memory."""
         wanted = msgspec.convert(handle, WeightsHandle)
         source, slot = Source(place_of(wanted.location)[0], KEY), self._scratch / f"measured-{wanted.version % 2}"
         began_s = time.monotonic()
-        pull(source, Kind.WHOLE, wanted.version, wanted.checksum, slot)
+        pull(source, Kind.WHOLE, wanted.version, wanted.checksum, slot, self._slots)
         return time.monotonic() - began_s
 
     def fetch(self, handle: dict[str, Any]) -> tuple[float, int]:

@@ -3,8 +3,10 @@ long as our parent lives.
 
 Such a program knows nothing of `parent.py`, and may start processes of its own that outlive it. So this process stands
 between: its standard input is the lifeline to our parent, it adopts what the program's processes leave behind, and when
-the lifeline closes or the program ends, it kills all that is below it, and removes what that leaves behind: temporary
-files, and files in shared memory. It ends as the program did.
+the lifeline closes or the program ends, it kills all that is below it. It ends as the program did.
+
+Python's resource trackers are killed last: each removes what its program has left in shared memory, once that is gone.
+What no tracker knows of, and the program's temporary files, we remove.
 """
 
 import os
@@ -13,7 +15,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import suppress
+from pathlib import Path
 
 from freerun.machine.descendants import descendants
 from freerun.machine.parent import adopt_orphans, kill_with_parent
@@ -21,11 +25,11 @@ from freerun.machine.shared_files import SharedFiles
 
 SIGNALLED = 128
 """A program that was killed by a signal is reported as this and the signal's number, as a shell does."""
-_ROUNDS = 1_000
-"""What is killed may have started another process in the last moment, so we look again after each that is gone. A
-program that wins this race so often is left to the kernel."""
-_LOOK_S = 10.0
-"""How often we look which files in shared memory the program has: of processes that have ended it cannot be seen."""
+_TRACKERS_S, _END_S = 2.0, 4.0
+"""How long resource trackers have, and how long the kernel has to end what was killed."""
+_LOOK_S = 0.02
+_NOTE_S = 10.0
+"""How often we note which files in shared memory the program has: once it has ended, nobody can tell."""
 
 
 def main(argv: list[str]) -> int:
@@ -38,7 +42,7 @@ def main(argv: list[str]) -> int:
         program = subprocess.Popen(argv, stdin=subprocess.DEVNULL, env=environment, preexec_fn=kill_with_parent)
         ended = os.pidfd_open(program.pid)
         signal.signal(signal.SIGTERM, lambda *_: program.kill())
-        while not (ready := select.select([0, ended], [], [], _LOOK_S)[0]):
+        while not (ready := select.select([0, ended], [], [], _NOTE_S)[0]):
             shared.note(descendants(os.getpid()))
         shared.note(descendants(os.getpid()))
         code = program.wait() if ended in ready else 0
@@ -48,15 +52,24 @@ def main(argv: list[str]) -> int:
 
 
 def _kill_all() -> None:
-    for _ in range(_ROUNDS):
-        below = list(descendants(os.getpid()))
-        if not below:
-            return
+    """Again and again, since what is killed may have started another process in the last moment."""
+    start_s = time.monotonic()
+    while (below := list(descendants(os.getpid()))) and (spent_s := time.monotonic() - start_s) < _END_S:
         for pid in below:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            if spent_s > _TRACKERS_S or not _is_tracker(pid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         with suppress(ChildProcessError):
-            os.waitpid(-1, 0)
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(_LOOK_S)
+
+
+def _is_tracker(pid: int) -> bool:
+    try:
+        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 if __name__ == "__main__":

@@ -50,6 +50,10 @@ class Hosts(Protocol):
         """The machine of that name, as soon as it is there."""
         ...
 
+    def newcomers(self) -> AsyncIterator[Machine]:
+        """Machines that join later, or are more than the run wants."""
+        ...
+
 
 class ThisMachine:
     """Everything runs here."""
@@ -68,6 +72,10 @@ class ThisMachine:
     async def host(self, name: str) -> Host:
         return self._host
 
+    async def newcomers(self) -> AsyncIterator[Machine]:
+        return
+        yield
+
 
 class JoinedMachines:
     """Processes run on machines that have joined; this one has the controller, and what drives engines by URL."""
@@ -78,13 +86,22 @@ class JoinedMachines:
         self._cluster, self._config = cluster, config
         self.key, self.scratch = cluster.key, scratch
         self._local = LocalHost(str(scratch))
+        self._known: set[str] = set()
+        """Machines that have something to do."""
 
     def tell(self, note: Callable[[str], None]) -> None:
         self._cluster.note = note
 
     async def machines(self) -> list[Machine]:
         hosts = await self._cluster.joined(self._config.resources.machines, self._config.cluster.wait_s)
+        self._known = {host.machine.name for host in hosts}
         return [host.machine for host in hosts]
+
+    async def newcomers(self) -> AsyncIterator[Machine]:
+        while True:
+            machine = (await self._cluster.newcomer(self._known)).machine
+            self._known.add(machine.name)
+            yield machine
 
     async def host(self, name: str) -> Host:
         return self._local if name == LOCAL else await self._cluster.host(name)

@@ -1,28 +1,28 @@
 """Engines on machines that can be lost: each is started again, on its machine or on the one that takes its place.
 
 Consumes the ends of engine processes; produces engines that join the run. Waits for machines; is unblocked by those
-that join. An engine that ends by itself again and again is given up; when all are, the run ends with the cause.
+that join, and those that the plan did not know get engines, too. An engine that ends by itself again and again is given
+up; when all are, the run ends with the cause.
 """
 
 import asyncio
 import os
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
-from typing import Protocol
+from dataclasses import replace
+from typing import Any, Protocol
 
-from freerun.core import FreerunError, MachineLost
+from freerun.core import ConfigError
 from freerun.engines.base import Engine
+from freerun.engines.external.ours import check_ours
 from freerun.engines.http import HttpEngine
-from freerun.plan.plan import Assignment
+from freerun.machine.machines import Machine
+from freerun.machine.processes import Child
+from freerun.models.shape import Shape
+from freerun.plan.plan import Assignment, joined_by
 from freerun.run.child import SERVER_KEY
-from freerun.run.given import check_engine
+from freerun.run.restarts import Restarts
 from freerun.run.starter import StartedEngine, Starter
-
-_DEATHS = 3
-"""How often in a row an engine may end soon after it began."""
-_SOON_S = 60.0
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 
 
 class Joined(Protocol):
@@ -36,8 +36,8 @@ class Joined(Protocol):
 class KeptEngines:
     """An async context manager, which holds the connections."""
 
-    def __init__(self, starter: Starter, vocab_size: int, note: Callable[[str], None]) -> None:
-        self._starter, self._vocab_size, self._note = starter, vocab_size, note
+    def __init__(self, starter: Starter, shape: Shape, note: Callable[[str], None]) -> None:
+        self._starter, self._shape, self._note = starter, shape, note
         self.given: list[HttpEngine] = []
         """Those that run already."""
         self._stack = AsyncExitStack()
@@ -55,52 +55,73 @@ class KeptEngines:
         reached."""
         if assignment.url and self._starter.config.engine.kind == "embedded":
             key = os.environ.get(SERVER_KEY)
+            await check_ours(assignment.url, key, self._shape)
             given = await self._stack.enter_async_context(HttpEngine(assignment.url, key))
-            await check_engine(given, self._vocab_size)
             self.given.append(given)
             return given
         started = await self._starter.engine(assignment)
         self._started[assignment.process] = assignment, started
         return await self._connected(started)
 
-    async def keep(self, runs: Mapping[str, Joined]) -> None:
-        """Never returns, unless all of them are given. `runs` has whom each engine works for, by its name."""
+    async def keep(self, runs: Mapping[str, Joined], newcomers: AsyncIterator[Machine]) -> None:
+        """`runs` has whom each engine works for, by its name; engines on machines that join later work for the same as
+        the first."""
         kept = [(*self._started[name], run) for name, run in runs.items() if name in self._started]
         self._left = len(kept)
         async with asyncio.TaskGroup() as all_of_them:
             for assignment, started, run in kept:
                 all_of_them.create_task(self._keep(assignment, started, run))
+            async for machine in newcomers:
+                for assignment in self._engines_on(machine):
+                    self._left += 1
+                    all_of_them.create_task(self._keep(assignment, None, next(iter(runs.values()))))
 
-    async def _keep(self, assignment: Assignment, started: StartedEngine, run: Joined) -> None:
-        name, deaths = assignment.process, 0
-        while True:
-            began_s = time.monotonic()
-            await started.child.wait()
-            died = started.child.died()
-            run.remove(name, died.message)
-            soon = time.monotonic() - began_s < _SOON_S and not isinstance(died, MachineLost)
-            deaths = deaths + 1 if soon else 0
-            if deaths >= _DEATHS:
-                self._note(f"{name} has ended {deaths} times in a row and is not started again")
-                self._left -= 1
-                if not self._left:
-                    raise died
-                return
-            started = await self._again(assignment)
-            await run.join(name, await self._connected(started))
+    def _engines_on(self, machine: Machine) -> list[Assignment]:
+        """Engines for a machine that has joined a run that goes on."""
+        before = self._starter.plan
+        if self._starter.config.engine.urls:
+            self._note(f"machine {machine.name} has nothing to do: engine.urls names the engines")
+            return []
+        try:
+            plan = joined_by(before, machine)
+        except ConfigError as error:
+            self._note(f"machine {machine.name} is not used: {error}")
+            return []
+        added = plan.engines[len(before.engines) :]
+        environments = {one.process: plan.placement.environment(one.sees) for one in added}
+        self._starter = replace(self._starter, plan=plan, environments={**self._starter.environments, **environments})
+        return added
 
-    async def _again(self, assignment: Assignment) -> StartedEngine:
-        """As soon as its machine is there; until it succeeds, after growing pauses."""
-        pause_s = _FIRST_PAUSE_S
+    async def _keep(self, assignment: Assignment, started: StartedEngine | None, run: Joined) -> None:
+        name = assignment.process
+        restarts = Restarts(name, self._note)
         while True:
-            try:
-                return await self._starter.engine(assignment)
-            except FreerunError as error:
-                self._note(f"{assignment.process} could not be started again: {error}")
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            if started is not None:
+                await started.child.wait()
+                died = started.child.died()
+                run.remove(name, died.message)
+                if restarts.given_up(died):
+                    self._left -= 1
+                    if not self._left:
+                        raise died
+                    return
+            started = await restarts.again(lambda: self._starter.engine(assignment))
+            engine = await self._connected(started)
+            await _unless_ended(started.child, run.join(name, engine))
 
     async def _connected(self, started: StartedEngine) -> HttpEngine:
         return await self._stack.enter_async_context(
             HttpEngine(started.url, self._starter.key, clock=started.host.clock)
         )
+
+
+async def _unless_ended(child: Child, joining: Coroutine[Any, Any, None]) -> None:
+    """An engine whose machine is cut off while it takes its weights would never have joined."""
+    work, end = asyncio.ensure_future(joining), asyncio.ensure_future(child.wait())
+    try:
+        await asyncio.wait({work, end}, return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            work.result()
+    finally:
+        work.cancel()
+        end.cancel()

@@ -106,7 +106,7 @@ def run_of(
         rollout=rollout,
         judge=running.judge,
         engines=running.engines,
-        engines_may_join=running.apart,
+        engines_may_join=running.hosts.apart,
         trainer=running.trainer,
         observer=observed.all,
         max_running=config.engine.max_running,
@@ -139,7 +139,7 @@ async def _train(run: Run, running: RunProcesses, start: Start, observed: Observ
         async with (
             saved(checkpointer.checkpoint, checkpointer.written, checkpointer.weights),
             background(watch_engines(run)),
-            background(running.kept.keep(_who_loses(run, beside, running))),
+            background(running.kept.keep(_who_loses(run, beside, running), running.hosts.newcomers())),
         ):
             await control_train(run)
             if beside:
@@ -154,7 +154,7 @@ async def _train(run: Run, running: RunProcesses, start: Start, observed: Observ
 def _who_loses(run: Run, beside: EvaluateBeside | None, running: RunProcesses) -> dict[str, Joined]:
     """Who is to be told when an engine is lost or back, by its name; nobody where losing one ends the run."""
     evaluator: dict[str, Joined] = {EVALUATOR: beside} if beside else {}
-    return {**dict.fromkeys(running.engines, run), **evaluator} if running.apart else {}
+    return {**dict.fromkeys(running.engines, run), **evaluator} if running.hosts.apart else {}
 
 
 async def watch_engines(run: Run) -> None:

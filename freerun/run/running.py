@@ -40,8 +40,7 @@ class RunProcesses:
     evaluation_engine: HttpEngine | None
     agents: AgentServices | None
     kept: KeptEngines
-    apart: bool
-    """Whether engines are on machines that can be lost, and are started again."""
+    hosts: Hosts
 
 
 @asynccontextmanager
@@ -60,7 +59,7 @@ async def run_processes(
         await note_unshared(hosts, folder, plan, note)
         processes = await stack.enter_async_context(Processes("freerun.run.child", folder.logs))
         starter = Starter(prepared.config, plan, processes, environments, hosts)
-        kept = await stack.enter_async_context(KeptEngines(starter, prepared.shape.vocab_size, note))
+        kept = await stack.enter_async_context(KeptEngines(starter, prepared.shape, note))
         judge = judge_service(starter, folder.logs / "judge.log", note)
         agents = await stack.enter_async_context(agent_services(prepared, folder.logs))
         generating = [*plan.engines, *([plan.evaluator] if plan.evaluator else [])]
@@ -77,7 +76,7 @@ async def run_processes(
         trainer = stack.enter_context(remote)
         async with background(_watch(processes, trainer)):
             try:
-                yield RunProcesses(prepared, named, trainer, judge, evaluator, agents, kept, hosts.apart)
+                yield RunProcesses(prepared, named, trainer, judge, evaluator, agents, kept, hosts)
             except (EngineError, TrainerError):
                 with suppress(TimeoutError):  # when a process of theirs died, that is the first cause
                     await asyncio.wait_for(processes.watch(), _LAST_WORDS_S)

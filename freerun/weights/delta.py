@@ -9,7 +9,6 @@ one that did not change is sent along.
 Whoever holds the version before makes the new one from it, and uses it only with the new one's own checksum.
 """
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
@@ -17,17 +16,18 @@ from typing import Any
 
 import numpy as np
 import torch
-import xxhash
 from numpy.typing import NDArray
 
 from freerun.core import Version, WeightsError
 from freerun.weights.slot import (
     HEADER_BYTES,
     Manifest,
+    MappedSlots,
     SlotContent,
     SlotHeader,
     SlotReader,
     SlotWriter,
+    checksum_of,
     decode_manifest,
 )
 
@@ -94,25 +94,25 @@ def write_delta(before: Path, now: Path, writer: SlotWriter) -> bool:
     return True
 
 
-def apply_delta(delta: SlotContent, before: Path, now: Path) -> None:
+def apply_delta(delta: SlotContent, before: Path, now: Path, slots: MappedSlots) -> None:
     """Make the slot `now` from the one before and what changed; or raise WeightsError, and leave it incomplete."""
     base_version, base_checksum, *result = delta.about
     base, new = SlotReader(before).header(), SlotHeader(*result)
     if (base.version, base.hex) != (base_version, base_checksum) or base.size != new.size:
         raise WeightsError(f"version {new.version} changes version {base_version}, which is not here")
-    shutil.copyfile(before, now)
-    slot = np.memmap(now, np.uint8, "r+", shape=(new.size,))
-    header, whole = slot[:HEADER_BYTES], slot[HEADER_BYTES:]
-    header[:] = np.frombuffer(SlotHeader().encoded(), np.uint8)
+    room = slots.room(now, new.size)[: new.size]
+    room[:HEADER_BYTES] = SlotHeader().encoded()
+    room[HEADER_BYTES:] = slots.room(before)[HEADER_BYTES : new.size]
+    whole = np.frombuffer(room[HEADER_BYTES:], np.uint8)
     layout, _ = decode_manifest(whole[new.payload_bytes :])
     changes = {name: tensor.numpy() for name, tensor in delta.tensors().items()}
     for name in {change.rpartition("/")[0] for change in changes}:
         _, _, offset, length = layout[name]
         gaps, values = changes[f"{name}/gaps"], changes[f"{name}/values"]
         decode(gaps, values, whole[offset : offset + length].view(values.dtype))
-    if xxhash.xxh3_64_intdigest(whole.data) != new.checksum:
+    if checksum_of(whole.data) != new.checksum:
         raise WeightsError(f"version {new.version} is not what its changes make of version {base_version}")
-    header[:] = np.frombuffer(new.encoded(), np.uint8)
+    room[:HEADER_BYTES] = new.encoded()
 
 
 def encode(old: Elements, new: Elements) -> tuple[Elements, Elements]:

@@ -18,18 +18,15 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
 
-import numpy as np
 import torch
-import xxhash
 from torch import Tensor
 
 from freerun.core import Version, WeightsError
 from freerun.core.reports import WeightsHandle
 from freerun.weights.base import Publisher, Subscriber, Tensors, of_parts
 from freerun.weights.epoch import PATIENCE, Epoch, Group, Store, open_store, store_at
-from freerun.weights.pull import mapped
-from freerun.weights.slot import HEADER_BYTES, SlotHeader
-from freerun.weights.tcp import TcpPublisher, holds, is_beside, locked, place_of, pulled_slot
+from freerun.weights.slot import HEADER_BYTES, MappedSlots, SlotHeader, SlotReader, checksum_of
+from freerun.weights.tcp import TcpPublisher, is_beside, locked, place_of, pulled_slot
 
 _LOOK_S = 0.005
 _FAILURES = (RuntimeError, OSError, WeightsError)
@@ -50,6 +47,7 @@ class NcclPublisher(Publisher):
             self._store = store = open_store(host)
             self._epoch = Epoch(f"{host}:{store.port}", backend, 0)
         self._applied = 0
+        self._slots = MappedSlots()
         self._group: tuple[int, Group] | None = None
         self._sending: Thread | None = None
         self._next = Event()
@@ -87,11 +85,10 @@ class NcclPublisher(Publisher):
             self._store = store = self._store or store_at(epoch.store)
             if self._take_turn(store, epoch, handle):
                 part = handle.parts[self._rank]
-                slot = np.memmap(place_of(part.location)[1], np.uint8, "r+")
-                group = self._joined(store, epoch)
-                content = torch.from_numpy(slot)
-                group.broadcast(content[:HEADER_BYTES])
-                group.broadcast(content[HEADER_BYTES:])
+                group, slot = self._joined(store, epoch), place_of(part.location)[1]
+                header = SlotReader(slot).header()
+                group.broadcast(torch.frombuffer(bytearray(header.encoded()), dtype=torch.uint8))
+                group.broadcast(_content(self._slots.room(slot)[: header.size]))
                 store.set(_turn(handle.version, self._rank + 1), "")
         except _FAILURES:
             self._give_up(epoch)
@@ -131,6 +128,7 @@ class NcclSubscriber(Subscriber):
 
     def __init__(self, folder: Path, host: str, pulled: Subscriber) -> None:
         self._folder, self._host, self._pulled = folder, host, pulled
+        self._slots = MappedSlots()
         self._store: Store | None = None
         self._number: int | None = None
         """What it was given when it applied."""
@@ -233,15 +231,18 @@ class NcclSubscriber(Subscriber):
             header = SlotHeader.decoded(bytes(first.numpy()))
             if header is None or (header.version, header.hex) != (part.version, part.checksum):
                 raise WeightsError(f"another version than {part.version} was broadcast")
-            slot = mapped(path, header.size)
-            slot[:HEADER_BYTES] = SlotHeader().encoded()
-            content = torch.frombuffer(slot, dtype=torch.uint8, offset=HEADER_BYTES)
-            group.broadcast(content)
-            if xxhash.xxh3_64_intdigest(content.numpy().data) != header.checksum:
+            room = self._slots.room(path, header.size)[: header.size]
+            room[:HEADER_BYTES] = SlotHeader().encoded()
+            group.broadcast(_content(room))
+            if checksum_of(room[HEADER_BYTES:]) != header.checksum:
                 raise WeightsError(f"version {part.version} was damaged in its broadcast")
-            slot[:HEADER_BYTES] = header.encoded()
-        assert holds(path, part)
+            room[:HEADER_BYTES] = header.encoded()
         return header.size
+
+
+def _content(slot: "memoryview[int]") -> Tensor:
+    """All but its header."""
+    return torch.frombuffer(slot, dtype=torch.uint8, offset=HEADER_BYTES)
 
 
 def _arrived(version: Version) -> str:

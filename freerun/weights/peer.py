@@ -73,12 +73,12 @@ class Peer:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
-    def fileno(self) -> int:
-        return self._socket.fileno()
-
-    def send(self, content: bytes) -> None:
+    def send(self, content: "bytes | memoryview[int]") -> None:
+        """All of it. A side that takes less than that in `PATIENCE_S`, and something, is slow and not gone."""
+        left = memoryview(content)
         try:
-            self._socket.sendall(content)
+            while left:
+                left = left[self._socket.send(left) :]
         except BlockingIOError:
             raise Vanished(f"took nothing for {PATIENCE_S:g} s") from None
         except OSError as error:

@@ -4,8 +4,6 @@ What arrives is complete and has the checksum that was asked for, or it stays ma
 raised: whether bytes were cut, turned, delayed, or those of another version.
 """
 
-import mmap
-import os
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,14 +11,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Lock
 
-import xxhash
-
 from freerun.core import Version, WeightsError
 from freerun.weights.peer import PATIENCE_S, Kind, Peer, Status, prove_as_client
-from freerun.weights.slot import HEADER_BYTES, SlotHeader, too_little_memory
+from freerun.weights.slot import (
+    BLOCK,
+    HEADER_BYTES,
+    MappedSlots,
+    SlotHeader,
+    block_hash,
+    checksum_of_blocks,
+)
 
 CONNECTIONS = 4
-_RANGE = 1 << 24
+_RANGE = 16 * BLOCK
 
 
 class Source:
@@ -61,25 +64,25 @@ class Gone(WeightsError):
     """The publisher does not have it, or not any more."""
 
 
-def pull(source: Source, what: Kind, version: Version, checksum: str | None, path: Path) -> int:
+def pull(source: Source, what: Kind, version: Version, checksum: str | None, path: Path, slots: MappedSlots) -> int:
     """Bring the slot to `path`; how many bytes that took. Without `checksum`, it is checked against its own."""
     header = source.header(what, version)
     if checksum is not None and header.hex != checksum:
         raise Gone(f"version {version} of {source.address} is another than the one that was announced")
-    slot = mapped(path, header.size)  # which takes its time, so nobody is kept waiting meanwhile
-    slot[:HEADER_BYTES] = SlotHeader().encoded()
-    room = memoryview(slot)
-    _pull_ranges(source, what, header, room)
-    if xxhash.xxh3_64_intdigest(room[HEADER_BYTES:]) != header.checksum:
+    room = slots.room(path, header.size)  # the first time this takes a while, so nobody is kept waiting meanwhile
+    room[:HEADER_BYTES] = SlotHeader().encoded()
+    hashes = _pull_ranges(source, what, header, room)
+    if checksum_of_blocks(hashes) != header.checksum:
         source.header(what, version)  # or says that another took its place
         raise WeightsError(f"weights from {source.address}: version {version} was damaged on its way")
-    slot[:HEADER_BYTES] = header.encoded()
+    room[:HEADER_BYTES] = header.encoded()
     return header.size
 
 
-def _pull_ranges(source: Source, what: Kind, header: SlotHeader, room: "memoryview[int]") -> None:
-    """Over several connections, each taking the next range. One that fails ends them all."""
+def _pull_ranges(source: Source, what: Kind, header: SlotHeader, room: "memoryview[int]") -> list[bytes]:
+    """Over several connections, each taking the next range; one that fails ends them all. Returns blocks' hashes."""
     ranges = iter(range(HEADER_BYTES, header.size, _RANGE))
+    hashes = [b""] * -(-(header.size - HEADER_BYTES) // BLOCK)
     turn, failed = Lock(), Event()
 
     def take_turns() -> None:
@@ -89,11 +92,14 @@ def _pull_ranges(source: Source, what: Kind, header: SlotHeader, room: "memoryvi
                     start = next(ranges, None)
                 if start is None:
                     return
-                length = min(_RANGE, header.size - start)
-                status, _ = peer.ask(what, header.version, start, length)
+                end = min(start + _RANGE, header.size)
+                status, _ = peer.ask(what, header.version, start, end - start)
                 if status is Status.GONE:
                     raise Gone(f"version {header.version} is gone: another took its place while it was fetched")
-                peer.receive_into(room[start : start + length])
+                for at in range(start, end, BLOCK):
+                    block = room[at : min(at + BLOCK, end)]
+                    peer.receive_into(block)
+                    hashes[(at - HEADER_BYTES) // BLOCK] = block_hash(block)
 
     def pulled() -> None:
         try:
@@ -107,18 +113,4 @@ def _pull_ranges(source: Source, what: Kind, header: SlotHeader, room: "memoryvi
         pulling = [pool.submit(pulled) for _ in range(connections)]
     for one in pulling:
         one.result()
-
-
-def mapped(path: Path, size: int) -> mmap.mmap:
-    """A file of that size, as memory to write to. It is allocated now: beyond what there is, writing would kill."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        if os.fstat(file).st_size != size:
-            os.truncate(file, size)
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file, 0, size)
-        return mmap.mmap(file, size, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
-    except OSError as error:
-        raise too_little_memory(path.parent, size, error) from None
-    finally:
-        os.close(file)
+    return hashes

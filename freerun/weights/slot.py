@@ -6,16 +6,19 @@ Shared memory is slots that everybody reads in place; TCP brings a slot's bytes 
 
     slot file:  magic | version | checksum | payload length | manifest length | payload | manifest (JSON)
 
-The manifest comes last, since tensors may be gathered as they are written. The checksum covers payload and manifest.
+A slot's file never shrinks, so it can be mapped without fear of a crash; what is behind the manifest does not count.
+The manifest comes last, since tensors may be gathered as they are written. The checksum covers payload and manifest: it
+is the hash of the hashes of their blocks, so that whoever moves a block can hash it while it is at hand, in any order.
 """
 
 import json
+import mmap
 import os
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import xxhash
@@ -29,9 +32,54 @@ _HEADER = struct.Struct("<8sqQQQ")
 HEADER_BYTES = _HEADER.size
 _MAGIC = b"freerun2"
 _ALIGNMENT = 64
+BLOCK = 1 << 20
 
 Manifest = dict[str, tuple[str, list[int], int, int]]
 """Where each tensor lies in the payload: name → type, shape, offset, bytes."""
+
+
+Bytes: TypeAlias = "memoryview[int] | bytes"
+
+
+class Checksum:
+    """Over bytes that come one after another."""
+
+    def __init__(self) -> None:
+        self._blocks: list[bytes] = []
+        self._block = xxhash.xxh3_64()
+        self._room = BLOCK
+
+    def update(self, content: Bytes) -> None:
+        left = memoryview(content)
+        while left:
+            piece, left = left[: self._room], left[self._room :]
+            self._block.update(piece)
+            self._room -= len(piece)
+            if not self._room:
+                self._end_block()
+
+    def _end_block(self) -> None:
+        self._blocks.append(self._block.digest())
+        self._block.reset()
+        self._room = BLOCK
+
+    def value(self) -> int:
+        last = [self._block.digest()] if self._room < BLOCK else []
+        return checksum_of_blocks([*self._blocks, *last])
+
+
+def block_hash(block: Bytes) -> bytes:
+    return xxhash.xxh3_64_digest(block)
+
+
+def checksum_of_blocks(hashes: Sequence[bytes]) -> int:
+    return xxhash.xxh3_64_intdigest(b"".join(hashes))
+
+
+def checksum_of(content: Bytes) -> int:
+    checksum = Checksum()
+    checksum.update(content)
+    return checksum.value()
 
 
 @dataclass(frozen=True)
@@ -77,17 +125,17 @@ class SlotWriter:
         """`about` is what else the manifest says."""
         if self._file is None:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
-        file, hashed, offset = self._file, xxhash.xxh3_64(), 0
+        file, checksum, offset = self._file, Checksum(), 0
         manifest: Manifest = {}
 
-        def put(content: "memoryview[int] | bytes") -> None:
+        def put(content: Bytes) -> None:
             nonlocal offset
-            _write_at(file, content, HEADER_BYTES + offset)
-            hashed.update(content)
+            write_at(file, content, HEADER_BYTES + offset)
+            checksum.update(content)
             offset += len(content)
 
         try:
-            _write_at(file, SlotHeader().encoded(), 0)
+            write_at(file, SlotHeader().encoded(), 0)
             for name, tensor in tensors:
                 content = _bytes_of(tensor)
                 kind = str(tensor.dtype).removeprefix("torch.")
@@ -97,16 +145,40 @@ class SlotWriter:
             payload_bytes = offset
             put(json.dumps([manifest, about]).encode())
             put(b" " * (-offset % _ALIGNMENT))
-            header = SlotHeader(version, hashed.intdigest(), payload_bytes, offset - payload_bytes)
-            os.truncate(file, header.size)
-            _write_at(file, header.encoded(), 0)
+            header = SlotHeader(version, checksum.value(), payload_bytes, offset - payload_bytes)
+            write_at(file, header.encoded(), 0)
         except OSError as error:
             raise too_little_memory(self.path.parent, offset, error) from None
         return header
 
 
+class MappedSlots:
+    """Slots as memory, each mapped once: to map one takes nearly as long as to receive it."""
+
+    def __init__(self) -> None:
+        self._maps: dict[Path, tuple[tuple[int, int], memoryview[int]]] = {}
+
+    def room(self, path: Path, size: int = 0) -> "memoryview[int]":
+        """A slot of at least that size. It is allocated now: beyond the memory that there is, writing would kill."""
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                if os.fstat(file).st_size < size:
+                    os.posix_fallocate(file, 0, size)
+                found = os.fstat(file)
+                now, held = (found.st_ino, found.st_size), self._maps.get(path)
+                if held is None or held[0] != now:
+                    held = now, memoryview(mmap.mmap(file, 0, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE))
+                    self._maps[path] = held
+                return held[1]
+            finally:
+                os.close(file)
+        except OSError as error:
+            raise too_little_memory(path.parent, size, error) from None
+
+
 class SlotReader:
-    """Reads a slot of any writer. A file that shrinks meanwhile is damage, and no crash: it is not mapped."""
+    """Reads a slot of any writer."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -131,13 +203,13 @@ class SlotReader:
                     raise WeightsError(f"version {version}: {self.path} is not a slot of weights")
                 if header.version != version or header.hex != checksum:
                     raise WeightsError(f"version {version} is gone: {self.path} holds {header.described}")
-                if os.fstat(file.fileno()).st_size != header.size:
+                if os.fstat(file.fileno()).st_size < header.size:
                     raise WeightsError(f"version {version} at {self.path} is damaged: it is cut short")
                 content = torch.empty(header.size - HEADER_BYTES, dtype=torch.uint8)
-                _read_all(file.readinto, content.numpy().data)
+                arrived = _read_all(file.readinto, content.numpy().data)
         except OSError as error:
             raise WeightsError(f"version {version} is not at {self.path}: {error}") from None
-        if xxhash.xxh3_64_intdigest(content.numpy().data) != header.checksum:
+        if arrived != header.checksum:
             raise WeightsError(f"version {version} changed while it was read, or is damaged")
         return SlotContent(content, *decode_manifest(content[header.payload_bytes :].numpy()))
 
@@ -176,7 +248,7 @@ def _bytes_of(tensor: Tensor) -> "memoryview[int]":
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
-def _write_at(file: int, content: "memoryview[int] | bytes", start: int) -> None:
+def write_at(file: int, content: Bytes, start: int) -> None:
     """By write and not through a mapping: memory that runs out is an error then, and does not kill the process."""
     left = memoryview(content)
     while left:
@@ -184,8 +256,12 @@ def _write_at(file: int, content: "memoryview[int] | bytes", start: int) -> None
         left, start = left[written:], start + written
 
 
-def _read_all(readinto: Callable[[Any], int], room: "memoryview[int]") -> None:
+def _read_all(readinto: Callable[[Any], int], room: "memoryview[int]") -> int:
+    """Returns the checksum of what was read."""
+    checksum = Checksum()
     while room:
-        if not (got := readinto(room)):
+        if not (got := readinto(room[:BLOCK])):
             raise OSError("it ended early")
+        checksum.update(room[:got])
         room = room[got:]
+    return checksum.value()

@@ -1,10 +1,10 @@
 """Serves the slots of one publisher to other machines, beside whatever else its process does.
 
-Consumes connections; produces ranges of slots' bytes, by sendfile; waits for its peers, none of them longer than
-`PATIENCE_S` without progress. Its threads end with the process, or with `close`.
+Consumes connections; produces ranges of slots' bytes; waits for its peers, none of them longer than `PATIENCE_S`
+without progress. Its threads end with the process, or with `close`. Slots are sent from a mapping: sendfile hands
+memory of this kind over by pages of 4 KiB, and took half as much time again.
 """
 
-import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,10 +13,10 @@ from threading import Condition, Thread
 
 from freerun.core import Version, WeightsError
 from freerun.weights.peer import Kind, Peer, Status, prove_as_server
-from freerun.weights.slot import NONE, SlotReader
+from freerun.weights.slot import NONE, MappedSlots, SlotReader
 
-_MOST = 1 << 22
-"""Bytes a call to sendfile: a slow peer shows progress at least so often."""
+_MOST = 1 << 20
+"""Bytes a call: a slow peer shows progress at least so often."""
 
 Find = Callable[[Kind, Version, Callable[[], None]], Path | None]
 """The slot that holds that, if any does. The function is to be called now and then while it is being made."""
@@ -28,6 +28,7 @@ class SlotServer:
         self._reading: dict[Peer, Version] = {}
         """Which version each peer is in the middle of."""
         self._changed = Condition()
+        self._slots = MappedSlots()
         self.sent_bytes = 0
         try:
             family, kind, protocol, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
@@ -90,12 +91,11 @@ class SlotServer:
             self._is_reading(peer, None)
             peer.reply(Status.GONE, held)
             return
-        with open(path, "rb") as slot:
-            peer.reply(Status.SENT, held)
-            end = offset + length
-            while offset < end:
-                sent = os.sendfile(peer.fileno(), slot.fileno(), offset, min(end - offset, _MOST))
-                if not sent:
-                    raise WeightsError("the slot is shorter than what is asked for")
-                offset += sent
-                self.sent_bytes += sent
+        content = self._slots.room(path)[offset : offset + length]
+        if len(content) < length:
+            raise WeightsError("the slot is shorter than what is asked for")
+        with self._changed:
+            self.sent_bytes += length
+        peer.reply(Status.SENT, held)
+        for at in range(0, length, _MOST):
+            peer.send(content[at : at + _MOST])

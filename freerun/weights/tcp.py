@@ -27,7 +27,7 @@ from freerun.weights.delta import Deltas, apply_delta
 from freerun.weights.peer import Kind, Vanished
 from freerun.weights.pull import Source, pull
 from freerun.weights.shm import Slots
-from freerun.weights.slot import SlotReader
+from freerun.weights.slot import MappedSlots, SlotReader
 from freerun.weights.slot_server import SlotServer
 
 _SCHEME = "tcp://"
@@ -69,7 +69,7 @@ class TcpSubscriber(Subscriber):
     """`folder` is in shared memory, and the same for all engines of the machine."""
 
     def __init__(self, folder: Path, key: str) -> None:
-        self._folder, self._key = folder, key
+        self._folder, self._key, self._slots = folder, key, MappedSlots()
 
     def fetch(self, handle: WeightsHandle) -> dict[str, Tensor]:
         self.received_bytes = 0
@@ -80,7 +80,7 @@ class TcpSubscriber(Subscriber):
         with once_a_machine(here, handle) as shared:
             source = Source(address, self._key)
             if not holds(here, handle) and not self._changed(source, handle, here):
-                self.received_bytes += pull(source, Kind.WHOLE, handle.version, handle.checksum, here)
+                self.received_bytes += pull(source, Kind.WHOLE, handle.version, handle.checksum, here, self._slots)
             shared()
             return SlotReader(here).read(handle.version, handle.checksum)
 
@@ -91,8 +91,9 @@ class TcpSubscriber(Subscriber):
             return False
         delta = here.with_suffix(".delta")
         try:
-            self.received_bytes += pull(source, Kind.DELTA, handle.version, None, delta)
-            apply_delta(SlotReader(delta).content(handle.version, SlotReader(delta).header().hex), before, here)
+            self.received_bytes += pull(source, Kind.DELTA, handle.version, None, delta, self._slots)
+            content = SlotReader(delta).content(handle.version, SlotReader(delta).header().hex)
+            apply_delta(content, before, here, self._slots)
         except Vanished:
             raise  # it would not send the whole either
         except (WeightsError, OSError, IndexError):

@@ -95,10 +95,6 @@ class Cluster(World):
         script = super()._script(prompt, seed, index)
         return Script(script.length, script.token_s)
 
-    def updated(self, updates: list[UpdateReport]) -> None:
-        assert {update.version for update in updates} <= {self.run.version}
-        assert len({update.engine for update in updates}) == len(updates)
-
     def learning(self, batch: Batch, masked_tokens: int) -> None:
         super().learning(batch, masked_tokens)
         for group in batch.groups:

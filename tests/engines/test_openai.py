@@ -413,7 +413,7 @@ def test_the_schema_says_what_every_route_takes(served: Served) -> None:
     assert [p["name"] for p in schema["paths"]["/v1/models/{name}"]["get"]["parameters"]] == ["name"]
     assert set(schema["paths"]) == {
         *("/inference/v1/generate", "/update_weights", "/pause", "/resume", "/is_paused", "/stats", "/metrics"),
-        *("/health", "/v1/models", "/v1/models/{name}", "/v1/completions", "/v1/chat/completions"),
+        *("/health", "/model", "/v1/models", "/v1/models/{name}", "/v1/completions", "/v1/chat/completions"),
         *("/v1/responses", "/v1/responses/{id}", "/v1/messages", "/v1/messages/count_tokens"),
     }
     for reference in re.findall(r'"#/components/schemas/(\w+)"', json.dumps(schema)):

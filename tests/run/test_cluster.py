@@ -138,7 +138,7 @@ async def test_a_machine_that_cannot_be_reached_is_told_so(apart: list[MachineNa
 async def refused_node(machine: MachineNamespace, where: str, address: str, folder: Path) -> str:
     """What a node says last that claims to be at that address."""
     printed, options = folder / f"{address}.txt", ("node", "--join", where, "--address", address)
-    async with freerun(*options, log=printed, machine=machine, environment={KEY: SECRET}) as node:
+    async with freerun(machine, *options, log=printed, environment={KEY: SECRET}) as node:
         assert await asyncio.wait_for(node.wait(), SOON_S) == 2
     return printed.read_text().strip().splitlines()[-1]
 
@@ -150,7 +150,7 @@ async def test_a_folder_that_machines_do_not_share_is_named(apart: list[MachineN
     config = load_config(Path(settings(tmp_path)[0]), ["launcher=nodes", "cluster.wait_s=60"])
     async with Cluster(f"{controller.address}:0", SECRET.encode(), notes.append) as cluster:
         where, printed = f"{controller.address}:{cluster.port}", tmp_path / "node.txt"
-        async with freerun("node", "--join", where, log=printed, machine=far, environment={KEY: SECRET}):
+        async with freerun(far, "node", "--join", where, log=printed, environment={KEY: SECRET}):
             hosts = JoinedMachines(cluster, config[0], tmp_path)
             plan = prepare(*config).plan(machines=await hosts.machines())
             for runs in (tmp_path / "shared", private_of(tmp_path)):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from freerun.weights.delta import Elements, apply_delta, decode, encode, write_delta
-from freerun.weights.slot import SlotReader, SlotWriter
+from freerun.weights.slot import MappedSlots, SlotReader, SlotWriter
 from freerun.weights.tcp import TcpPublisher, TcpSubscriber, pulled_slot
 from tests.weights.test_tcp import KEY, equal, folder
 
@@ -66,11 +66,11 @@ def test_a_delta_is_a_slot_and_is_checked(tmp_path: Path) -> None:
     assert delta.stat().st_size < 0.05 * now.stat().st_size
     header = SlotReader(delta).header()
     content = SlotReader(delta).content(5, header.hex)
-    apply_delta(content, before, tmp_path / "made")
+    apply_delta(content, before, tmp_path / "made", MappedSlots())
     assert (tmp_path / "made").read_bytes() == now.read_bytes()
     slots[3].write(4, weights(1).items())
     with pytest.raises(Exception, match="changes version 4, which is not here"):
-        apply_delta(content, other, tmp_path / "made")
+        apply_delta(content, other, tmp_path / "made", MappedSlots())
     slots[1].write(6, weights(2).items())
     assert not write_delta(before, now, slots[2]), "nearly everything changed"
     slots[1].write(7, {"a": torch.zeros(3)}.items())

@@ -41,7 +41,7 @@ def engine(scratch: Path, pipe: Connection) -> None:
         handle, dies = told
         if dies:
             monkeypatched = pytest.MonkeyPatch()
-            monkeypatched.setattr(nccl, "mapped", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+            monkeypatched.setattr(nccl, "_content", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
         got = subscriber.fetch(handle)
         pipe.send((subscriber.received_bytes, {name: tensor.sum().item() for name, tensor in got.items()}))
 

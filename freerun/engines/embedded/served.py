@@ -6,6 +6,7 @@ from freerun.core import FinishReason
 from freerun.engines.embedded.engine import EmbeddedEngine
 from freerun.engines.embedded.memory import longest_in
 from freerun.engines.embedded.sequence import EndedAnswer, Sequence
+from freerun.models.shape import Shape
 
 
 class ServedEngine(EmbeddedEngine):
@@ -17,6 +18,10 @@ class ServedEngine(EmbeddedEngine):
         """End every answer where it is; each comes back with what it has."""
         going = [sequence for id in list(self._requests) for sequence in self.unfinished(id)]
         return [self._end(sequence, FinishReason.ABORT) for sequence in going]
+
+    @property
+    def shape(self) -> Shape:
+        return self._decoder.shape
 
     @property
     def eos_token_ids(self) -> frozenset[int]:

@@ -27,6 +27,7 @@ from freerun.engines.embedded.metrics import Metrics
 from freerun.engines.embedded.sequence import EndedAnswer
 from freerun.engines.embedded.served import ServedEngine
 from freerun.engines.server.pending import AnswerPart, AnswerRequest, PendingAnswers
+from freerun.models.shape import Shape
 from freerun.weights.base import Subscriber
 
 T = TypeVar("T")
@@ -76,6 +77,10 @@ class EngineThread:
     @property
     def version(self) -> Version:
         return self._engine.version
+
+    @property
+    def shape(self) -> Shape:
+        return self._engine.shape
 
     async def call(self, function: Callable[[], T]) -> T:
         """Have the engine's thread call this between two steps."""

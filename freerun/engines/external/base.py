@@ -51,7 +51,7 @@ class Counts:
     """What a server is doing, as it says itself. Totals only grow."""
 
     running: int
-    waiting: int
+    """Answers being written."""
     tokens: int
     """Sampled, those of unfinished answers included."""
     prompt_tokens: int
@@ -113,7 +113,13 @@ class Backend(Protocol):
 
 def check_shape(server: str, raw: dict[str, Any], shape: Shape) -> None:
     """`raw` is the `config.json` of the model that the server holds."""
-    theirs = shape_of(raw)
+    try:
+        theirs = shape_of(raw)
+    except (ConfigError, KeyError):
+        found = raw.get("model_type")
+        raise ConfigError(
+            f"engine.urls: {server} has another model than model.path (model_type {found!r}): serve that one"
+        ) from None
     if theirs.vocab_size != shape.vocab_size:
         raise ConfigError(
             f"engine.urls: {server} has a vocabulary of {theirs.vocab_size} tokens, and model.path one of "

@@ -22,6 +22,7 @@ from freerun.engines.external.base import Backend, Counts
 from freerun.engines.external.busy import BusyTime
 from freerun.engines.external.versions import VersionFolders
 from freerun.engines.server.pending import AnswerPart, AnswerRequest, PendingAnswers
+from freerun.models.shape import Shape
 from freerun.weights.base import Subscriber
 
 _SPANS = 10_000
@@ -36,17 +37,18 @@ class Front:
     """
 
     def __init__(
-        self, backend: Backend, folders: VersionFolders, vocab_size: int, longest: int, on_update: OnUpdate
+        self, backend: Backend, folders: VersionFolders, shape: Shape, longest: int, on_update: OnUpdate
     ) -> None:
         """`longest` is the most tokens of a prompt and its answer together."""
         self._backend = backend
         self._folders = folders
-        self._vocab_size = vocab_size
         self._longest = longest
         self._on_update = on_update
         self._going: dict[str, asyncio.Task[None]] = {}
-        self._held: dict[str, int] = {}
-        """Requests that the server does not have yet, and their numbers of answers."""
+        self._left: dict[str, int] = {}
+        """How many answers of each request have not come yet."""
+        self._held: set[str] = set()
+        """Requests that the server does not have yet."""
         self._fewer_begun = asyncio.Event()
         self._open = asyncio.Event()
         self._open.set()
@@ -55,6 +57,7 @@ class Front:
         self._busy = BusyTime()
         self._tokens_then = 0
         self._spans: deque[Span] = deque(maxlen=_SPANS)
+        self.shape = shape
         self.version: Version = 0
         self.paused = False
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -65,14 +68,15 @@ class Front:
         asked = PendingAnswers(asks, partial(self._forget, [ask.id for ask in asks]))
         for ask in asks:
             self._busy.begin()
-            self._held[ask.id] = ask.n
+            self._left[ask.id] = ask.n
+            self._held.add(ask.id)
             task = self._going[ask.id] = asyncio.create_task(self._answer(ask, asked))
             task.add_done_callback(partial(self._ended, ask.id))
         return asked
 
     def _check(self, ask: AnswerRequest) -> None:
         """What our own engine refuses, before the server is asked."""
-        most, answer = self._vocab_size - 1, ask.sampling.max_new_tokens
+        most, answer = self.shape.vocab_size - 1, ask.sampling.max_new_tokens
         if ask.id in self._going:
             raise EngineError(f"there is a request {ask.id!r} already")
         if not ask.prompt:
@@ -90,10 +94,11 @@ class Front:
     async def _answer(self, ask: AnswerRequest, asked: PendingAnswers) -> None:
         while not self._open.is_set():
             await self._open.wait()
-        del self._held[ask.id]
+        self._held.remove(ask.id)
         try:
             async with aclosing(self._backend.generate(ask.id, ask.prompt, ask.sampling, ask.n)) as answers:
                 async for completion in answers:
+                    self._left[ask.id] -= 1
                     asked.put(_part(ask.id, completion))
         except EngineError as error:
             print(f"request {ask.id}: {error}", flush=True)
@@ -101,8 +106,8 @@ class Front:
 
     def _ended(self, id: str, task: asyncio.Task[None]) -> None:
         self._busy.end()
-        self._held.pop(id, None)
-        del self._going[id]
+        self._held.discard(id)
+        del self._going[id], self._left[id]
         self._fewer_begun.set()
         if not task.cancelled() and (error := task.exception()):
             self._fail(error)
@@ -175,13 +180,14 @@ class Front:
             self.paused = False
 
     async def stats(self) -> EngineStats:
+        """What has been asked for and does not run waits: here, or in the server, which counts only as it steps."""
         counts = await self._backend.counts()
         spans = [*self._generated(counts), *self._spans]
         self._spans.clear()
         return EngineStats(
             version=self.version,
             running=counts.running,
-            waiting=counts.waiting + sum(self._held.values()),
+            waiting=max(sum(self._left.values()) - counts.running, 0),
             tokens=counts.tokens,
             idle_s=self._busy.idle_s,
             spans=spans,

@@ -57,7 +57,7 @@ async def serve_front(
             if config.urls:
                 await _begin_with(backend, model)
             folders = VersionFolders(Path(written), shape, config.dtype)
-            front = Front(backend, folders, shape.vocab_size, longest, config.on_update)
+            front = Front(backend, folders, shape, longest, config.on_update)
             app = app_of([*token_routes(front), *control_routes(front, subscriber)], api_key)
             listening.listen(2048)
             ready(url_of(listening))

@@ -41,7 +41,6 @@ class _Info(msgspec.Struct):
     """The most tokens of a prompt. A few less than those of a prompt and its answer together."""
     enable_metrics: bool
     incremental_streaming_output: bool
-    weight_version: str
 
 
 class _Finish(msgspec.Struct):
@@ -73,7 +72,6 @@ class _Chunk(msgspec.Struct):
 
 class _Load(msgspec.Struct):
     num_running_reqs: int
-    num_waiting_reqs: int
 
 
 class _Loads(msgspec.Struct):
@@ -164,6 +162,7 @@ class SglangBackend:
         body = {
             "rid": request_id,
             "input_ids": prompt,
+            "extra_key": str(self._version),  # prompts share no cache with those that older weights have read
             "sampling_params": self._params(sampling, n),
             "return_logprob": True,
             "stream": True,
@@ -246,7 +245,6 @@ class SglangBackend:
         loads = msgspec.json.decode(await self._http.get("/v1/loads", {"include": "core"}), type=_Loads).loads
         return Counts(
             running=sum(load.num_running_reqs for load in loads),
-            waiting=sum(load.num_waiting_reqs for load in loads),
             tokens=int(tokens["decode"]),
             prompt_tokens=int(tokens["prefill_compute"] + tokens["prefill_cache"]),
             reused_tokens=int(tokens["prefill_cache"]),

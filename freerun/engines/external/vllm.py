@@ -1,8 +1,9 @@
 """vLLM behind our front: the one file that knows its routes. Written for vLLM 0.32.
 
 Its RL routes need the dev mode, which also opens `/collective_rpc` (any method of a worker, by name): a server that we
-start listens on the loopback address alone. Weights are loaded by a class of ours inside its workers
-(`inside_vllm/freerun_worker.py`), since vLLM's own reload leaves an old head in place on CPUs.
+start listens on the loopback address alone. A class of ours inside its workers (`inside_vllm/freerun_worker.py`) loads
+weights, since vLLM's own reload leaves an old head in place on CPUs, and notes log-probabilities as ours are, before
+top-k and top-p.
 """
 
 import re
@@ -27,6 +28,8 @@ _BLOCK_TOKENS = 32
 """In a block of the cache on CPUs, where vLLM takes 128 by default: prompts share whole blocks only."""
 _SPARE_BLOCKS = 2
 """vLLM keeps one block of the cache empty."""
+_CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""Sizes of heads for which vLLM has attention on CPUs. It would find out with the first request."""
 _WHOLE = 2**30
 """More tokens than an answer has: its stream then has one chunk at its beginning and one at its end."""
 _COUNT = re.compile(r"^vllm:(\w+)\{.*\} (\S+)$", re.MULTILINE)
@@ -50,6 +53,7 @@ class VllmBackend:
 
     def __init__(self, url: str, key: str | None = None) -> None:
         self._http = ServerClient(self.NAME, url, key)
+        self._version: Version = 0
         self._chunks = msgspec.json.Decoder(wire.GenerateResponse)
 
     @staticmethod
@@ -66,12 +70,14 @@ class VllmBackend:
         environment = {
             "VLLM_SERVER_DEV_MODE": "1",
             "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_USE_V2_MODEL_RUNNER": "0",  # our worker knows the sampler of the first
             "HF_HUB_OFFLINE": "1",
             "PYTHONPATH": str(INSIDE),
         }
         if launch.device == "cuda":
             argv += ["--gpu-memory-utilization", str(launch.memory_share)]
         else:
+            _check_heads(launch.shape)
             argv += ["--enforce-eager", "--block-size", str(_BLOCK_TOKENS)]
             environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # it shares the processors with the rest of the run
         if launch.cache_tokens:
@@ -103,8 +109,8 @@ class VllmBackend:
             (raw, *_) = await self._told("freerun_model")
         except EngineError:
             raise ConfigError(
-                f"engine.urls: the vLLM server at {url} lacks our worker: start it with PYTHONPATH={INSIDE} and "
-                f"--worker-extension-cls {WORKER}"
+                f"engine.urls: the vLLM server at {url} lacks our worker: start it with PYTHONPATH={INSIDE}, "
+                f"VLLM_USE_V2_MODEL_RUNNER=0 and --worker-extension-cls {WORKER}"
             ) from None
         check_shape(f"the vLLM server at {url}", raw, shape)
         await self._http.post("/update_weight_version", {"new_version": "0"})
@@ -113,7 +119,13 @@ class VllmBackend:
     async def generate(
         self, request_id: str, prompt: list[int], sampling: Sampling, n: int
     ) -> AsyncGenerator[Completion, None]:
-        body = {"request_id": request_id, "token_ids": prompt, "sampling_params": _params(sampling, n), "stream": True}
+        body = {
+            "request_id": request_id,
+            "token_ids": prompt,
+            "sampling_params": _params(sampling, n),
+            "stream": True,
+            "cache_salt": str(self._version),  # prompts share no cache with those that older weights have read
+        }
         answers, left = wire.Answers(), n
         async with aclosing(self._http.events(wire.GENERATE, body)) as events:
             async for data in events:
@@ -137,6 +149,7 @@ class VllmBackend:
     async def load(self, folder: Path, version: Version) -> None:
         await self._told("freerun_load", folder=str(folder))
         await self._http.post("/update_weight_version", {"new_version": str(version)})
+        self._version = version
 
     async def resume(self) -> None:
         await self._http.post("/resume")
@@ -159,12 +172,20 @@ class VllmBackend:
 
 _COUNTED = (
     "num_requests_running",
-    "num_requests_waiting",
     "generation_tokens_total",
     "prompt_tokens_total",
     "prefix_cache_hits_total",
 )
 """In the order of the fields of `Counts`."""
+
+
+def _check_heads(shape: Shape) -> None:
+    if shape.head_dim not in _CPU_HEADS:
+        sizes = ", ".join(map(str, _CPU_HEADS))
+        raise ConfigError(
+            f"engine.kind: vLLM computes heads of {sizes} on a CPU, and model.path has heads of {shape.head_dim}: use "
+            "engine.kind=embedded, or a GPU"
+        )
 
 
 def _params(sampling: Sampling, n: int) -> Mapping[str, Any]:

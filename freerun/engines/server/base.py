@@ -7,12 +7,18 @@ from freerun.core import Version
 from freerun.core.reports import EngineStats, UpdateReport, WeightsHandle
 from freerun.engines.config import OnUpdate
 from freerun.engines.server.pending import AnswerRequest, PendingAnswers
+from freerun.models.shape import Shape
 from freerun.weights.base import Subscriber
 
 
 class ServerEngine(Protocol):
     """Ours is a thread in the same process (`embedded/thread.py`); another maker's is a server of its own, which a
     front drives (`external/front.py`)."""
+
+    @property
+    def shape(self) -> Shape:
+        """Of its model."""
+        ...
 
     @property
     def version(self) -> Version: ...

@@ -108,8 +108,12 @@ def control_routes(engine: ServerEngine, subscriber: Subscriber | None) -> list[
         """At once: a step may take longer than whoever asks is willing to wait, and an engine that fails ends this."""
         return json({"version": engine.version})
 
+    async def model(_: Request) -> Response:
+        """The `config.json` of the model: what a run looks at before it uses an engine that was given by URL."""
+        return json(engine.shape.raw)
+
     posts = (update_weights, pause, resume) if subscriber is not None else ()
-    gets = (is_paused, stats, metrics, health)
+    gets = (is_paused, stats, metrics, health, model)
     return [
         *(Route(f"/{endpoint.__name__}", endpoint, methods=["POST"]) for endpoint in posts),
         *(Route(f"/{endpoint.__name__}", endpoint) for endpoint in gets),

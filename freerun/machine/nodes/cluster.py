@@ -9,7 +9,7 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -214,6 +214,16 @@ class Cluster:
         async with self._changed:
             await self._changed.wait_for(lambda: name in self._hosts and not self._hosts[name].lost.done())
         return self._hosts[name]
+
+    async def newcomer(self, known: Collection[str]) -> NodeHost:
+        """The next machine that is there and is none of those."""
+
+        def others() -> list[NodeHost]:
+            return [host for host in self.present if host.machine.name not in known]
+
+        async with self._changed:
+            await self._changed.wait_for(lambda: bool(others()))
+        return others()[0]
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.create_task(self._admit(reader, writer))

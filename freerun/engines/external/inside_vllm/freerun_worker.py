@@ -17,7 +17,8 @@ class FreerunWorker:
     model_runner: Any
 
     def freerun_model(self) -> dict[str, Any]:
-        """The `config.json` of the model that is served."""
+        """Called before all else. The `config.json` of the model that is served."""
+        _note_logprobs_before_truncation(self.model_runner.sampler.topk_topp_sampler)
         config: dict[str, Any] = self.model_runner.model_config.hf_text_config.to_dict()
         return config
 
@@ -44,3 +45,20 @@ def _pack_tied_head(model: Any) -> None:
     head, embedding = getattr(model, "lm_head", None), getattr(getattr(model, "model", None), "embed_tokens", None)
     if head is not None and embedding is not None and head is not embedding and head.weight is embedding.weight:
         head.quant_method.process_weights_after_loading(head)
+
+
+def _note_logprobs_before_truncation(sampler: Any) -> None:
+    """vLLM's processed log-probabilities are among the tokens that top-k and top-p leave; a trainer's are among all."""
+    if getattr(sampler, "noted_by_freerun", False):
+        return
+    sample = sampler.forward
+
+    def forward(logits: torch.Tensor, generators: Any, k: Any, p: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+        if k is None and p is None:
+            sampled, logprobs = sample(logits, generators, k, p)
+        else:
+            logprobs = logits.log_softmax(dim=-1, dtype=torch.float32)  # before `sample`, which may change the logits
+            sampled, _ = sample(logits, generators, k, p)
+        return sampled, logprobs
+
+    sampler.forward, sampler.noted_by_freerun = forward, True
