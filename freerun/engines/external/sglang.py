@@ -131,6 +131,10 @@ class SglangBackend:
 
     async def check(self, shape: Shape) -> int:
         url = self._http.url
+        if await self._http.status("/server_info") == 401:
+            raise ConfigError(
+                f"engine.urls: the SGLang server at {url} wants its API key: set FREERUN_ENGINE_KEY to that"
+            )
         try:
             info = msgspec.json.decode(await self._http.get("/server_info"), type=_Info)
         except (EngineError, msgspec.DecodeError) as error:
