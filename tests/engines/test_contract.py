@@ -180,7 +180,7 @@ async def test_weights_swap_in_mid_answer(c: Contract) -> None:
 
 async def test_running_answers_may_finish_first(c: Contract) -> None:
     """`on_update: finish`: those that have begun keep their version, those that come meanwhile wait for the next."""
-    begun, asking = c.version, c.ask(PROMPTS[0], replace(SAMPLING, max_new_tokens=c.long // 2), 3)
+    begun, asking = c.version, c.ask(PROMPTS[0], replace(SAMPLING, max_new_tokens=c.long), 3)
     await c.until(lambda stats: stats.running == 3, asking)
     updating = asyncio.create_task(c.update("finish"))
     late = c.ask(PROMPTS[1], SAMPLING)
