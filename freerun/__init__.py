@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from freerun.rollouts.base import Rollout
     from freerun.rollouts.client import RolloutClient
     from freerun.rollouts.conversation import Conversation
-    from freerun.run.local import Outcome
     from freerun.run.script import train, train_async
+    from freerun.run.training import Outcome
     from freerun.train.config import TrainConfig
     from freerun.train.learner import Learner
 
@@ -86,7 +86,7 @@ _HOMES = {
     "freerun.rollouts.base": ("Rollout",),
     "freerun.rollouts.client": ("RolloutClient",),
     "freerun.rollouts.conversation": ("Conversation",),
-    "freerun.run.local": ("Outcome",),
+    "freerun.run.training": ("Outcome",),
     "freerun.run.script": ("train_async",),
     "freerun.train.config": ("TrainConfig",),
     "freerun.train.learner": ("Learner",),

@@ -30,7 +30,7 @@ from freerun.machine.gpus import visible_gpus
 from freerun.observe.folder import RunFolder
 from freerun.observe.live import view
 from freerun.observe.meter import StepMeter
-from freerun.run import local
+from freerun.run import training
 from freerun.run.hosts import hosts_of
 from freerun.run.observed import Observed
 from freerun.run.prepare import Prepared
@@ -172,13 +172,13 @@ class Loop:
         observed = Observed.by(prepared, Start(folder, begins), [live])
         with closing(observed.all):
             rollout = self._work.rollout(self._prepared)
-            run = local.run_of(prepared, self._running, begins, observed, rollout)
+            run = training.run_of(prepared, self._running, begins, observed, rollout)
             window = Window(list(self._running.engines.values()), observed.meter, run, warm_up, steps)
             observed.all.add(window)
             observed.meter.begin(await run.fleet.idle_s())
             try:
                 with suppress(Enough):
-                    async with background(local.watch_engines(run)):
+                    async with background(training.watch_engines(run)):
                         await control_train(run)
             except asyncio.CancelledError:
                 window.say_what_was_seen(way)

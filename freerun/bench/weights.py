@@ -22,6 +22,8 @@ from freerun.machine.machines import LOOPBACK
 from freerun.machine.scratch import memory_folder
 
 _ENGINES = 4
+_DELTA_MIB = 64
+"""At most: to learn takes memory."""
 
 
 class Process:
@@ -86,7 +88,7 @@ def bench_weights(mib: int, rounds: int, json_only: bool) -> dict[str, Figures]:
             "stream": _streams(trainer, engines[0], mib, rounds, 1),
             **_taking_turns(trainer, engines[0], mib, rounds),
             f"{_ENGINES} engines of a machine": _together(trainer, engines),
-            "bf16, a step of Adam at 1e-6": _deltas(trainer, engines[0], mib),
+            "bf16, a step of Adam at 1e-6": _deltas(trainer, engines[0], min(mib, _DELTA_MIB)),
         }
     show(measured, console)
     if why := unavailable():

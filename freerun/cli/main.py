@@ -281,11 +281,11 @@ def demo(
 
 
 def _train(prepared: Any, start: Any) -> None:
-    from freerun.run import local
+    from freerun.run import training
     from freerun.run.resume import can_go_on, how_to_go_on
 
     try:
-        outcome = run_to_end(local.train(prepared, start=start), lambda: how_to_go_on(start.folder))
+        outcome = run_to_end(training.train(prepared, start=start), lambda: how_to_go_on(start.folder))
     except FreerunError:
         if can_go_on(start.folder):
             print(how_to_go_on(start.folder), file=sys.stderr)

@@ -17,7 +17,7 @@ from freerun.config.text import Origins
 from freerun.config.tree import RunConfig
 from freerun.models.tiny import make_model
 from freerun.observe.folder import RunFolder
-from freerun.run import local
+from freerun.run import training
 from freerun.run.prepare import prepare, prepare_sft
 from freerun.run.supervised import sft
 
@@ -63,7 +63,7 @@ async def learn_from_answers(loaded: Loaded) -> Path:
 async def learn_from_rewards(called: str, start_s: float, loaded: Loaded) -> str:
     """A line that says what it gained."""
     prepared = prepare(*loaded)
-    outcome = await local.train(prepared)
+    outcome = await training.train(prepared)
     first, last = outcome.evaluations[0], outcome.evaluations[-1]
     stalest = max(record.staleness_max for record in outcome.steps)
     print(f"look at {outcome.folder.report}")

@@ -32,7 +32,6 @@ class Elsewhere:
     def __init__(self, folder: CheckpointFolder, keep: int) -> None:
         self._folder, self._keep = folder, keep
         self._begun: tuple[RunState, Kept] | None = None
-        self._told = False
 
     def begun(self, state: RunState, kept: Kept) -> None:
         self._begun = state, kept
@@ -46,20 +45,17 @@ class Elsewhere:
             self._begun = None
             raise
 
-    def completed(self) -> list[str]:
-        """The one that was begun is complete. What the run should be told, once."""
+    def completed(self) -> None:
+        """The one that was begun is complete."""
         begun, self._begun = self._begun, None
         if begun is None:
-            return []
+            return
         state, kept = begun
         with writing(self._folder.unfinished(state.version)):
             unfinished = self._folder.begin(state.version)
             (unfinished / CONTROL).write_text(state.to_json())
             kept.write(unfinished)
             self._folder.complete(state.version, self._keep)
-        told, self._told = self._told, True
-        where = "the run's folder is not shared with the trainer's machines, which keep the checkpoints"
-        return [] if told else [f"{where} ({kept.where}): resume with the trainer on the same machines"]
 
 
 class Checkpointer(Observer):
@@ -101,7 +97,8 @@ class Checkpointer(Observer):
         asked = self._trainer.checkpoint(state.version, folder, state.to_json())
         with self._elsewhere.forgotten_by_failure():
             copied = await patiently(asked, f"trainer: {what}", self._patience_s, self._observer.note)
-        for note in [*copied.notes, *self._elsewhere.completed()]:
+        self._elsewhere.completed()
+        for note in copied.notes:
             self._observer.note(note)
         if not copied.shared:
             self._elsewhere.begun(state, Kept(copied.machines, copied.sharing))
@@ -112,8 +109,7 @@ class Checkpointer(Observer):
         """Wait until the last one is complete."""
         with self._elsewhere.forgotten_by_failure():
             await self._trainer.written()
-        for note in self._elsewhere.completed():
-            self._observer.note(note)
+        self._elsewhere.completed()
 
     async def weights(self) -> None:
         """Save the trainer's version as a Hugging Face folder, `checkpoints/last`."""

@@ -6,7 +6,6 @@ when all are, judging ends with the cause, and so does the run.
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -21,12 +20,10 @@ from freerun.rewards.machines.spread import JudgeMachine, SpreadPool, SpreadPool
 from freerun.rewards.pools import PoolSettings, open_here
 from freerun.rewards.service import JudgeService
 from freerun.rewards.spec import JudgeSpec
+from freerun.run.restarts import Restarts
 from freerun.run.starter import Starter
 
-_DEATHS = 3
-"""How often in a row a judge process may end soon after it began."""
-_SOON_S, _LAST_WORDS_S = 60.0, 1.0
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
+_LAST_WORDS_S = 1.0
 
 
 def judge_service(starter: Starter, log: Path | None, note: Callable[[str], None]) -> JudgeService:
@@ -101,35 +98,21 @@ class JudgesElsewhere:
         return _Started(child, await JudgeMachine.connect(where, self._starter.key, workers))
 
     async def _keep(self, name: str, pools: dict[int, PoolSettings], started: _Started, spread: SpreadPools) -> None:
-        deaths = 0
+        judges = f"the judges on machine {name}"
+        restarts = Restarts(judges, self._note)
         while True:
-            began_s = time.monotonic()
             why = await started.until_lost()
             spread.remove(name)
-            self._note(f"the judges on machine {name} are lost ({why}): what they had is judged elsewhere, or again")
+            self._note(f"{judges} are lost ({why}): what they had is judged elsewhere, or again")
             lost = await started.ended(why)
-            soon = time.monotonic() - began_s < _SOON_S and not isinstance(lost, MachineLost)
-            deaths = deaths + 1 if soon else 0
-            if deaths >= _DEATHS:
-                self._note(f"the judges on machine {name} have ended {deaths} times in a row: not started again")
+            if restarts.given_up(lost):
                 self._left -= 1
                 if not self._left:
                     raise lost
                 return
-            started = await self._again(name, pools)
+            started = await restarts.again(lambda: self._start(name, pools))
             spread.add(name, started.machine)
-            self._note(f"the judges on machine {name} are back")
-
-    async def _again(self, name: str, pools: dict[int, PoolSettings]) -> _Started:
-        """As soon as the machine is there; until it succeeds, after growing pauses."""
-        pause_s = _FIRST_PAUSE_S
-        while True:
-            try:
-                return await self._start(name, pools)
-            except FreerunError as error:
-                self._note(f"the judges on machine {name} could not be started again: {error}")
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            self._note(f"{judges} are back")
 
 
 def shared_out(settings: list[PoolSettings], workers: Mapping[str, int]) -> dict[str, dict[int, PoolSettings]]:

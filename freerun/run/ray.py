@@ -111,6 +111,11 @@ def _connected() -> Any:
             _reach(address)
         ray.init(address="auto", log_to_driver=False, configure_logging=False)
     except Exception as error:  # Ray has many
+        if "AuthToken" in "".join(traceback.format_exception(error)):
+            raise ConfigError(
+                f"the Ray cluster{at} does not take this run's token: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH "
+                "as on its machines"
+            ) from None
         raise ConfigError(
             f"launcher: ray finds no Ray cluster{at} ({_first_line(error)}): run `ray start` on this machine, with "
             "--head or --address, or set RAY_ADDRESS"

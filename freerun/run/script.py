@@ -27,12 +27,12 @@ from freerun.machine.host import allow_many_files
 from freerun.rewards.spec import JudgeSetting
 from freerun.rollouts.base import Rollout
 from freerun.rollouts.load import checked
-from freerun.run import local
+from freerun.run import training
 from freerun.run.guests import guest_of
-from freerun.run.local import Outcome
 from freerun.run.prepare import prepare
 from freerun.run.resume import how_to_go_on
 from freerun.run.start import Start, create_folder
+from freerun.run.training import Outcome
 
 Config = RunConfig | Mapping[str, Any] | str | Path
 """A run's YAML file, its keys and values, or a configuration that is made already."""
@@ -88,7 +88,7 @@ async def train_async(
     prepared = prepare(resolved, origins, _instance(rollout, resolved) if rollout is not None else None)
     start = Start(create_folder(prepared))
     try:
-        return await local.train(prepared, start, guests)
+        return await training.train(prepared, start, guests)
     except asyncio.CancelledError:
         print(how_to_go_on(start.folder), file=sys.stderr)
         raise

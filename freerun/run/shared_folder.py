@@ -11,7 +11,7 @@ from freerun.run.hosts import Hosts
 
 
 async def note_unshared(hosts: Hosts, folder: RunFolder, plan: Plan, note: Callable[[str], None]) -> None:
-    """Say so, once, where one does not: the run can do without, and cannot be resumed."""
+    """Say so, once, where one does not: the run can do without, and can only be resumed with the same machines."""
     seen, secret = folder.path.absolute() / f".seen-{token_hex(8)}", token_hex()
     unshared = []
     try:
@@ -25,6 +25,6 @@ async def note_unshared(hosts: Hosts, folder: RunFolder, plan: Plan, note: Calla
     if unshared:
         note(
             f"{folder.path} is not shared with the trainer's machine {' and '.join(unshared)}: checkpoints stay there, "
-            "and this run can neither be resumed nor wait for a lost trainer; put `runs` into a folder that the "
-            "controller's and the trainer's machines share"
+            "and this run can be resumed with the same machines only; put `runs` into a folder that the controller's "
+            "and the trainer's machines share"
         )

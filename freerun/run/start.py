@@ -8,9 +8,10 @@ from pathlib import Path
 from freerun.config.text import dump
 from freerun.core.files import write_atomically
 from freerun.core.state import RunState
+from freerun.machine.machines import Machine
 from freerun.observe.folder import RunFolder, keep_lines, writing
 from freerun.run.prepare import Prepared
-from freerun.train.checkpoint_folder import CheckpointFolder
+from freerun.train.checkpoint_folder import MACHINES, CheckpointFolder, Kept
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,14 @@ class Start:
         aside = "it is kept aside, for you to look at or delete"
         damaged = [f"{path.name} is damaged ({why}): {aside}" for path, why in self.damaged.items()]
         return damaged + ([f"goes on from {self.checkpoint}"] if self.checkpoint else [])
+
+    def placed(self, machines: list[Machine]) -> list[Machine]:
+        """The same machines, in an order in which the trainer has those that keep the checkpoint, where not all see it:
+        it is placed on the last ones."""
+        if self.checkpoint is None or not (self.checkpoint / MACHINES).is_file():
+            return machines
+        kept = Kept.read(self.checkpoint).machines
+        return sorted(machines, key=lambda machine: kept.index(machine.name) if machine.name in kept else -1)
 
     @contextmanager
     def opened(self) -> Iterator[RunFolder]:

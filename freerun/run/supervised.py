@@ -31,7 +31,7 @@ async def sft(prepared: Prepared, observers: Iterable[Observer] = (), start: Sta
     identity = prepared.identity
 
     async def plan_on(hosts: Hosts) -> Plan:
-        machines = await hosts.machines()
+        machines = start.placed(await hosts.machines())
         return prepared.plan(RunKind.SFT, evaluates=config.sft.until is not None, machines=machines)
 
     def state_at(version: Version) -> RunState:

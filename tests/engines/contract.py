@@ -132,7 +132,7 @@ class Contract:
     def long(self) -> int:
         """Tokens of an answer that takes long enough to look at it meanwhile: a look at another maker's server takes
         longer."""
-        return 800 if self.variant.kind == "embedded" else 3500
+        return 500 if self.variant.kind == "embedded" else 3500
 
 
 async def collect(answers: AsyncIterator[Completion]) -> list[Completion]:

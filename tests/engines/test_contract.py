@@ -26,6 +26,7 @@ from tests.engines.contract import POSITIONS, Contract, Variant, contract, is_al
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SAMPLING = Sampling(max_new_tokens=40, seed=3, ignore_eos=True)
+FEW = replace(SAMPLING, max_new_tokens=5)
 PROMPTS = ([5, 6, 7], [9], [2 + i % 40 for i in range(70)])
 EOS = 1
 
@@ -67,6 +68,13 @@ async def test_logprobs_are_the_trainers(c: Contract) -> None:
             assert len(answer.tokens) == len(answer.logprobs) == len(answer.versions) == 40
             assert answer.finish is FinishReason.LENGTH
             assert set(answer.versions) == {c.version}
+            assert c.off(prompt, answer) < c.tolerance
+
+
+async def test_long_prompts_are_read_in_pieces(c: Contract) -> None:
+    prompts = [[2 + (i * step) % 40 for i in range(2500)] for step in (1, 3, 7)]
+    for prompt, answers in zip(prompts, await asyncio.gather(*(c.ask(p, FEW, 2) for p in prompts)), strict=True):
+        for answer in answers:
             assert c.off(prompt, answer) < c.tolerance
 
 

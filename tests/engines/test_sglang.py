@@ -16,7 +16,7 @@ from freerun.engines.external.sglang import SglangBackend
 from freerun.models.shape import read_shape, shape_of
 from tests.tiny import TINY, tiny_folder
 
-INFO = {"max_req_input_len": 500, "enable_metrics": True, "incremental_streaming_output": False}
+INFO = {"max_req_input_len": 500, "tp_size": 1, "enable_metrics": True, "incremental_streaming_output": False}
 DONE: dict[str, Any] = {
     "index": 1,
     "output_ids": [5, 6, 7],
@@ -43,7 +43,7 @@ class Said:
         self.asked: dict[str, Any] = {}
 
     async def server_info(self, _: web.Request) -> web.Response:
-        return web.json_response(self.info)
+        return web.json_response(self.info, status=self.info.get("status", 200))
 
     async def labelled(self, _: web.Request) -> web.Response:
         return web.json_response({"success": True})
@@ -87,6 +87,7 @@ def test_its_server_listens_on_the_loopback_address_alone(model: Path) -> None:
     ("says", "info"),
     [
         ("not an SGLang server", {"model_path": 3}),
+        ("set FREERUN_ENGINE_KEY", {"status": 401}),
         ("start it with --enable-metrics", {"enable_metrics": False}),
         ("without --incremental-streaming-output", {"incremental_streaming_output": True}),
         ("no folder that this machine sees", {"model_path": "Qwen/Qwen3-0.6B"}),

@@ -129,7 +129,9 @@ def test_machines_by_ssh(folder: Path) -> None:
 
 
 def test_the_manifest_is_what_kubernetes_takes() -> None:
-    kubernetes = pytest.importorskip("kubernetes_validate", reason="needs kubernetes-validate: pip install it")
+    kubernetes = pytest.importorskip(
+        "kubernetes_validate", reason="needs kubernetes-validate: pip install kubernetes-validate"
+    )
     documents = list(yaml.safe_load_all((CLUSTER / "kubernetes.yaml").read_text()))
     for document in documents:
         kubernetes.validate(document, kubernetes.latest_version(), strict=True)

@@ -27,7 +27,7 @@ from freerun.models.checkpoint import save_decoder
 from freerun.models.tokenizer import load_tokenizer
 from freerun.observe.folder import RunFolder
 from freerun.observe.records import read_steps
-from freerun.run import local
+from freerun.run import training
 from freerun.run.evaluating import evaluate
 from freerun.run.prepare import Prepared, prepare, prepare_eval
 from tests.cli.test_stopping import descendants
@@ -235,7 +235,7 @@ def test_a_killed_run_runs_its_sessions_again_and_learns_the_same(place: Path) -
         [*FREERUN, "resume", str(folder.path), f"control.steps={steps}"], capture_output=True, text=True, check=True
     )
     assert f"done: {steps} steps" in said.stdout
-    whole = asyncio.run(local.train(prepared(place, *exact, "name=unbroken", f"control.steps={steps}")))
+    whole = asyncio.run(training.train(prepared(place, *exact, "name=unbroken", f"control.steps={steps}")))
     assert [step.reward_mean for step in whole.steps] == [step.reward_mean for step in read_steps(folder.metrics)]
     assert all(step.staleness_max == 0 for step in whole.steps)
     resumed, unbroken = (load_file(one.checkpoints / "last" / "model.safetensors") for one in (folder, whole.folder))
@@ -248,7 +248,7 @@ async def test_agents_that_all_fail_end_the_run_with_one_line(place: Path, monke
     agent = f"rollout.agent={{name: {place / 'agent.py'}:run, fails: true}}"
     run = prepared(place, agent, "name=failing", "rollout.group_size=2")
     with pytest.raises(FreerunError, match=r"groups were all dropped.*agent\.py:7: KeyError: 'answer'") as ended:
-        await local.train(run)
+        await training.train(run)
     assert "\n" not in str(ended.value)
 
 

@@ -8,19 +8,13 @@ from freerun.control.state import read_state
 from freerun.core import TrainerError
 from freerun.core.observer import Observer
 from freerun.core.state import RunState
+from freerun.machine.machines import Machine
 from freerun.observe.folder import RunFolder
 from freerun.run.checkpoints import Checkpointer
 from freerun.run.resume import newest_checkpoint
+from freerun.run.start import Start
 from freerun.train.checkpoint_folder import CONTROL, CheckpointFolder, Kept
 from freerun.train.protocol import Copied
-
-
-class Notes(Observer):
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.told.append(text)
 
 
 class TrainerElsewhere:
@@ -43,13 +37,12 @@ def folder(tmp_path: Path) -> RunFolder:
     return RunFolder(tmp_path)
 
 
-def checkpointer(trainer: TrainerElsewhere, folder: RunFolder, notes: Notes) -> Checkpointer:
-    return Checkpointer(trainer, folder, 1, notes, 60.0, keep=2)  # type: ignore[arg-type]
+def checkpointer(trainer: TrainerElsewhere, folder: RunFolder) -> Checkpointer:
+    return Checkpointer(trainer, folder, 1, Observer(), 60.0, keep=2)  # type: ignore[arg-type]
 
 
 async def test_a_checkpoint_elsewhere_is_found_once_it_is_complete(folder: RunFolder) -> None:
-    notes = Notes()
-    saving = checkpointer(TrainerElsewhere(), folder, notes)
+    saving = checkpointer(TrainerElsewhere(), folder)
     there = CheckpointFolder(folder.checkpoints)
     for version, finished in ((1, []), (2, [1]), (3, [1, 2]), (4, [2, 3])):
         await saving.settled(RunState(version))
@@ -59,13 +52,13 @@ async def test_a_checkpoint_elsewhere_is_found_once_it_is_complete(folder: RunFo
     assert (found.checkpoint.name, found.damaged) == ("step-4", {})
     assert read_state(found.checkpoint / CONTROL) == RunState(4)
     assert Kept.read(found.checkpoint) == Kept(["a", "b"], 2)
-    (note,) = notes.told
-    assert note.endswith("(a has rank 0, b has rank 1): resume with the trainer on the same machines")
+    machines = [Machine(name, "", 1, 1) for name in ("b", "c", "a")]
+    assert [one.name for one in Start(folder, checkpoint=found.checkpoint).placed(machines)] == ["c", "a", "b"]
 
 
 async def test_one_that_failed_is_not_kept(folder: RunFolder) -> None:
     trainer = TrainerElsewhere()
-    saving = checkpointer(trainer, folder, Notes())
+    saving = checkpointer(trainer, folder)
     await saving.settled(RunState(1))
     trainer.fails = True
     with pytest.raises(TrainerError):
@@ -76,10 +69,9 @@ async def test_one_that_failed_is_not_kept(folder: RunFolder) -> None:
 
 
 async def test_a_shared_folder_is_the_trainers_to_write(folder: RunFolder) -> None:
-    trainer, notes = TrainerElsewhere(), Notes()
+    trainer = TrainerElsewhere()
     trainer.shared = True
-    saving = checkpointer(trainer, folder, notes)
+    saving = checkpointer(trainer, folder)
     await saving.settled(RunState(1))
     await saving.written()
     assert not folder.checkpoints.exists()
-    assert notes.told == []

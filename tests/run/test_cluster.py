@@ -27,7 +27,7 @@ from freerun.machine.nodes.questions import Questions
 from freerun.models.tiny import make_model
 from freerun.observe.folder import RunFolder
 from freerun.observe.records import read_steps
-from freerun.run import local
+from freerun.run import training
 from freerun.run.hosts import JoinedMachines
 from freerun.run.prepare import prepare
 from freerun.run.shared_folder import note_unshared
@@ -83,7 +83,7 @@ async def refused(folder: Path, monkeypatch: pytest.MonkeyPatch, *overrides: str
     monkeypatch.setenv(KEY, SECRET)
     config = load_config(Path(settings(folder)[0]), [f"runs={folder}/runs", "launcher=nodes", *overrides])
     with pytest.raises(ConfigError) as caught:
-        await local.train(prepare(*config))
+        await training.train(prepare(*config))
     assert len(str(caught.value).splitlines()) == 1
     return str(caught.value)
 

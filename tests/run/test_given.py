@@ -13,7 +13,7 @@ import pytest
 
 from freerun.core import ConfigError
 from freerun.models.tiny import make_model
-from freerun.run import local
+from freerun.run import training
 from freerun.run.child import SERVER_KEY
 from tests.run.test_train import prepared
 
@@ -42,22 +42,22 @@ async def test_a_run_with_an_engine_that_runs_already(tmp_path: Path, monkeypatc
     make_model(tmp_path / "another", "abcdef>", seed=2, hidden=32)
     make_model(tmp_path / "larger", "abcdefg>", seed=1, hidden=32)
     async with served(tmp_path / "model") as url:
-        outcome = await local.train(prepared(tmp_path, "control.steps=5", f"engine.urls=[{url}]"))
+        outcome = await training.train(prepared(tmp_path, "control.steps=5", f"engine.urls=[{url}]"))
         assert len(outcome.steps) == 5
         worst = max(step.trainer.get("engine_mismatch_max", 0.0) for step in outcome.steps)
         assert worst < 1e-3, "it took the trainer's weights"
         with pytest.raises(ConfigError, match="has version 5 of another run's weights: start it again"):
-            await local.train(prepared(tmp_path, "name=again", f"engine.urls=[{url}]"))
+            await training.train(prepared(tmp_path, "name=again", f"engine.urls=[{url}]"))
         monkeypatch.setenv(SERVER_KEY, "a wrong one")
         with pytest.raises(ConfigError, match="wants its API key: set FREERUN_ENGINE_KEY"):
-            await local.train(prepared(tmp_path, "name=keyless", f"engine.urls=[{url}]"))
+            await training.train(prepared(tmp_path, "name=keyless", f"engine.urls=[{url}]"))
         monkeypatch.setenv(SERVER_KEY, KEY)
     with pytest.raises(ConfigError, match="nothing answers at"):
-        await local.train(prepared(tmp_path, "name=nobody", f"engine.urls=[{url}]"))
+        await training.train(prepared(tmp_path, "name=nobody", f"engine.urls=[{url}]"))
     for model, why in (("another", "has another model than model.path"), ("larger", "has a vocabulary of")):
         async with served(tmp_path / model) as url:
             with pytest.raises(ConfigError, match=why):
-                await local.train(prepared(tmp_path, f"name={model}", f"engine.urls=[{url}]"))
+                await training.train(prepared(tmp_path, f"name={model}", f"engine.urls=[{url}]"))
     assert run.config.engine.urls == ()
 
 

@@ -13,7 +13,7 @@ from freerun.config.text import origins_in
 from freerun.control.state import read_state
 from freerun.core import ConfigError, TrainerError
 from freerun.observe.folder import RunFolder
-from freerun.run import local
+from freerun.run import training
 from freerun.run.resume import resume
 from freerun.train.checkpoint_folder import CONTROL, TENSORS, CheckpointFolder
 from freerun.train.checksums import CHECKSUMS, write_checksums
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """Six steps, of which the fourth and the sixth are kept."""
     folder = tmp_path_factory.mktemp("trained")
-    return asyncio.run(local.train(prepared(folder, "control.steps=6", "train.save_every=2"))).folder
+    return asyncio.run(training.train(prepared(folder, "control.steps=6", "train.save_every=2"))).folder
 
 
 @pytest.fixture
@@ -49,10 +49,10 @@ async def test_a_resume_that_fails_late_leaves_the_configuration_and_the_next_go
     forget_the_model(run)
     before = run.config.read_text()
     with pytest.raises(TrainerError, match="step-6 is damaged, or of another model") as caught:
-        await local.train(*resume(run.path, ["train.lora.rank=8", "control.steps=8"]))
+        await training.train(*resume(run.path, ["train.lora.rank=8", "control.steps=8"]))
     assert caught.value.detail == "", "one line, not the trainer's traceback"
     assert run.config.read_text() == before
-    outcome = await local.train(*resume(run.path, ["control.steps=7", "train.lr=0.01"]))
+    outcome = await training.train(*resume(run.path, ["control.steps=7", "train.lr=0.01"]))
     assert [record.step for record in outcome.steps] == [1, 2, 3, 4, 5, 6, 7]
     assert origins_in(run.config.read_text())["train.lr"] == "command line"
     assert read_state(run.checkpoints / "step-7" / CONTROL).model["family"] == "qwen3", "now it is said"
@@ -146,7 +146,7 @@ async def test_a_run_goes_on_past_a_damaged_checkpoint_and_keeps_it_aside(
     run: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flip(run.checkpoints / "step-6")
-    outcome = await local.train(*resume(run.path, ["control.steps=8"]))
+    outcome = await training.train(*resume(run.path, ["control.steps=8"]))
     assert [record.step for record in outcome.steps] == list(range(1, 9))
     assert sorted(path.name for path in run.checkpoints.iterdir()) == ["last", "step-6", "step-6.damaged", "step-8"]
     assert "note: step-6 is damaged (" in capsys.readouterr().out
@@ -170,7 +170,7 @@ def test_what_a_resume_cannot_mean_is_said(run: RunFolder) -> None:
 async def test_a_run_that_diverges_says_so_and_its_last_good_checkpoint_goes_on(tmp_path: Path) -> None:
     run = prepared(tmp_path, "control.steps=40", "train.save_every=2", "train.lr=1000", "train.weight_decay=0.01")
     with pytest.raises(TrainerError, match=r"^the policy has diverged at step \d+ .*: lower train\.lr, which is 1000"):
-        await local.train(run)
+        await training.train(run)
     folder = RunFolder(tmp_path / "runs" / "test")
     kept = CheckpointFolder(folder.checkpoints).finished()
     assert kept

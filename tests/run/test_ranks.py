@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from freerun.core import Batch, FinishReason, Group, ProcessDied, Sample, Task, TrainerError
 from freerun.machine import processes
 from freerun.plan.placement import RunKind
-from freerun.run import local
+from freerun.run import training
 from freerun.run.hosts import hosts_of
 from freerun.run.prepare import Prepared
 from freerun.run.resume import resume
@@ -75,7 +75,7 @@ async def test_a_run_of_two_ranks_and_its_rest_with_one(tmp_path: Path) -> None:
         "control.max_staleness=1",
         "train.save_every=10",
     )
-    outcome = await local.train(run)
+    outcome = await training.train(run)
     assert [record.step for record in outcome.steps] == list(range(1, 31))
     fresh = [r.trainer["engine_mismatch_max"] for r in outcome.steps if "engine_mismatch_max" in r.trainer]
     assert max(fresh) < 1e-3, "engine and trainer disagree at equal weights"
@@ -87,7 +87,7 @@ async def test_a_run_of_two_ranks_and_its_rest_with_one(tmp_path: Path) -> None:
     before = load_file(folder.checkpoints / "last" / "model.safetensors")
 
     again, start = resume(folder.path, ["train.ranks=1", "control.steps=32"])
-    await local.train(again, start=start)
+    await training.train(again, start=start)
     after = load_file(folder.checkpoints / "last" / "model.safetensors")
     assert 0 < max((after[name] - before[name]).abs().max().item() for name in before) < 0.1
 
@@ -103,14 +103,14 @@ async def test_a_killed_rank_ends_the_run_with_that_cause(tmp_path: Path, monkey
 
     monkeypatch.setattr("freerun.run.running.Processes", Remembered)
     run = prepared(tmp_path, "train.ranks=2", "train.context_parallel=2", "control.steps=100000")
-    training = asyncio.create_task(local.train(run))
+    going = asyncio.create_task(training.train(run))
     metrics = tmp_path / "runs" / "test" / "metrics.jsonl"
     while not (metrics.exists() and metrics.read_text().count("\n") >= 3):
         await asyncio.sleep(0.02)
-        assert not training.done()
+        assert not going.done()
     began = time.monotonic()
     child_of(started[0], "trainer 1").process.kill()
     with pytest.raises(ProcessDied, match="the trainer 1 process was killed by SIGKILL"):
-        await training
+        await going
     assert time.monotonic() - began < 10
     assert all(child.returncode is not None for child in started[0]._children)

@@ -23,7 +23,7 @@ from freerun.core.state import RunState
 from freerun.observe.folder import JsonLines, RunFolder
 from freerun.observe.records import read_evals, read_steps
 from freerun.observe.timeline import read_timeline
-from freerun.run import local
+from freerun.run import training
 from freerun.run.prepare import Prepared
 from freerun.run.resume import how_to_go_on, load_run, resume
 from freerun.run.start import Start, create_folder
@@ -110,7 +110,7 @@ def test_a_killed_run_goes_on_to_the_same_weights_bit_for_bit(tmp_path: Path) ->
 
     resumed = weights(folder)
     run = prepared(tmp_path, *exact, "name=unbroken", f"control.steps={saved + 3}")
-    whole = asyncio.run(local.train(run))
+    whole = asyncio.run(training.train(run))
     unbroken = weights(whole.folder)
     assert all(torch.equal(resumed[key], unbroken[key]) for key in unbroken)
     assert [s.reward_mean for s in whole.steps] == [s.reward_mean for s in read_steps(folder.metrics)]

@@ -21,7 +21,7 @@ from freerun.models.tiny import make_model
 from freerun.observe.records import read_evals, read_steps
 from freerun.observe.timeline import read_timeline
 from freerun.rollouts.base import trajectories_of
-from freerun.run import local
+from freerun.run import training
 from freerun.run.evaluating import evaluate
 from freerun.run.hosts import hosts_of
 from freerun.run.prepare import Prepared, prepare, prepare_eval
@@ -51,7 +51,7 @@ def prepared(folder: Path, *overrides: str, how: Any = prepare) -> Prepared:
 
 async def test_an_asynchronous_run_learns_and_leaves_a_readable_folder(tmp_path: Path) -> None:
     run = prepared(tmp_path, "control.steps=60", "control.max_staleness=2", "evaluate.every=20", "train.save_every=40")
-    outcome = await local.train(run)
+    outcome = await training.train(run)
     first, last = outcome.evaluations[0], outcome.evaluations[-1]
     assert first.pass_at_1 < 0.4
     assert last.pass_at_1 > 0.8
@@ -88,7 +88,7 @@ async def synchronous_training(run: Prepared, steps: int) -> torch.nn.Module:
     folder, config = Path(run.config.model.path), run.config
     engine = InProcessEngine(load_decoder(folder), EngineConfig(cache_tokens=4096))
     learner = Learner.from_folder(folder, config.train, config.rollout.temperature, config.seed)
-    rollout = local.rollout_of(run)
+    rollout = training.rollout_of(run)
     stream = TaskStream(run.tasks, seed=config.seed, shuffle=True, epochs=None)
     number = 0
     for version in range(steps):
@@ -123,7 +123,7 @@ async def test_engines_of_a_run_listen_to_the_run_alone(tmp_path: Path) -> None:
 async def test_no_staleness_is_the_synchronous_algorithm(tmp_path: Path) -> None:
     """All processes, HTTP and shared memory in between: the same parameters as the plain loop, to rounding."""
     run = prepared(tmp_path, "control.steps=6", "control.max_staleness=0", "train.minibatches=2")
-    outcome = await local.train(run)
+    outcome = await training.train(run)
     assert all(record.staleness_max == 0 for record in outcome.steps)
     ours = load_decoder(outcome.folder.checkpoints / "last")
     plain = await synchronous_training(run, 6)
@@ -150,14 +150,14 @@ async def test_a_process_killed_in_mid_run_ends_the_run_with_that_cause(tmp_path
 
     processes.Processes.__init__ = remember  # type: ignore[method-assign]
     try:
-        training = asyncio.create_task(local.train(run))
+        going = asyncio.create_task(training.train(run))
         metrics = tmp_path / "runs" / "test" / "metrics.jsonl"
         while not (metrics.exists() and metrics.read_text().count("\n") >= 3):
             await asyncio.sleep(0.02)
-            assert not training.done()
+            assert not going.done()
         child_of(started[0], victim).process.kill()
         with pytest.raises(ProcessDied, match=f"the {victim} process was killed by SIGKILL"):
-            await training
+            await going
     finally:
         processes.Processes.__init__ = original  # type: ignore[method-assign]
     assert all(child.returncode is not None for child in started[0]._children)

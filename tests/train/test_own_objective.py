@@ -14,7 +14,7 @@ from freerun.config.load import load_config
 from freerun.config.tree import RunConfig
 from freerun.core import ConfigError
 from freerun.observe.records import read_steps
-from freerun.run import local
+from freerun.run import training
 from freerun.train.config import TrainConfig
 from freerun.train.corrections import CORRECTIONS
 from freerun.train.learner import Learner
@@ -39,7 +39,7 @@ def praise(tmp_path: Path) -> Path:
 async def test_it_trains_in_a_run_with_every_process(praise: Path, tmp_path: Path) -> None:
     run = prepared(tmp_path, f"train.objective={praise}:OBJECTIVE", "control.steps=2")
     assert run.config.control.drop_no_signal
-    outcome = await local.train(run)
+    outcome = await training.train(run)
     steps = read_steps(outcome.folder.metrics)
     assert [record.step for record in steps] == [1, 2]
     assert steps[0].trainer["loss"] < 0, "a gain is all that it counts"

@@ -17,7 +17,9 @@ from freerun.machine.processes import ChildProcess, describe_exit
 
 _END_S = 5.0
 _LAST_WORDS_S = 1.0
-_TAIL_LINES = 60
+_TAIL_LINES = 2_000
+"""Between a server's error and its end there may be one for each request."""
+_SHOWN_LINES = 30
 _CHUNK_BYTES = 2**16
 _CAUSE = re.compile(r"(?:^|\s)((?:\w+\.)*\w*(?:Error|Exception): (?!.*root cause).*)")
 """How Python ends a traceback. A server of several processes repeats in each that another one failed."""
@@ -53,7 +55,8 @@ class Program:
         code = await self._child.process.wait()
         await asyncio.wait({self._copying}, timeout=_LAST_WORDS_S)
         how = describe_exit(SIGNALLED - code if code > SIGNALLED else code)
-        raise ProcessDied(f"the {self._name} server {how}{self._cause()}", "\n".join(self._tail))
+        said = "" if code > SIGNALLED else self._cause()
+        raise ProcessDied(f"the {self._name} server {how}{said}", "\n".join(list(self._tail)[-_SHOWN_LINES:]))
 
     def _cause(self) -> str:
         """The last error that its output names."""

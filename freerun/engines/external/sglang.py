@@ -39,6 +39,7 @@ class _Info(msgspec.Struct):
     model_path: str
     max_req_input_len: int
     """The most tokens of a prompt. A few less than those of a prompt and its answer together."""
+    tp_size: int
     enable_metrics: bool
     incremental_streaming_output: bool
 
@@ -86,6 +87,7 @@ class SglangBackend:
         self._chunks = msgspec.json.Decoder(_Chunk)
         self._ends: tuple[int, ...] = ()
         """The model's own end tokens."""
+        self._workers = 1
         self._version: Version = 0
         self._keeps_cache = False
         """Whether running answers were paused to go on with the cache that they have."""
@@ -129,6 +131,10 @@ class SglangBackend:
 
     async def check(self, shape: Shape) -> int:
         url = self._http.url
+        if await self._http.status("/server_info") == 401:
+            raise ConfigError(
+                f"engine.urls: the SGLang server at {url} wants its API key: set FREERUN_ENGINE_KEY to that"
+            )
         try:
             info = msgspec.json.decode(await self._http.get("/server_info"), type=_Info)
         except (EngineError, msgspec.DecodeError) as error:
@@ -147,7 +153,7 @@ class SglangBackend:
                 "with model.path's folder as its --model-path"
             )
         check_shape(server, msgspec.json.decode(config.read_bytes(), type=dict[str, Any]), shape)
-        self._ends = shape.eos_token_ids
+        self._ends, self._workers = shape.eos_token_ids, info.tp_size
         await self._label(0)
         return min(shape.max_positions, info.max_req_input_len)
 
@@ -232,6 +238,14 @@ class SglangBackend:
         body = {"model_path": str(folder), "weight_version": str(version), "flush_cache": not self._keeps_cache}
         await self._http.post("/update_weights_from_disk", body)
         self._version = version
+        if self._workers > 1:
+            await self._meet()
+
+    async def _meet(self) -> None:
+        """Until every worker has loaded: SGLang answers when the first has, while the others still read the files. A
+        session for weights begins when all are there; this one is for no weights at all."""
+        await self._http.post("/begin_weight_update", {"selector": "draft"})
+        await self._http.post("/end_weight_update", {})
 
     async def resume(self) -> None:
         await self._http.post("/continue_generation", {})

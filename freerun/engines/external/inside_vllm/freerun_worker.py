@@ -18,6 +18,8 @@ class FreerunWorker:
 
     def freerun_model(self) -> dict[str, Any]:
         """Called before all else. The `config.json` of the model that is served."""
+        if current_platform.is_cpu():
+            _let_seeds_and_pieces_of_prompts_meet(self.model_runner)
         _note_logprobs_before_truncation(self.model_runner.sampler.topk_topp_sampler)
         config: dict[str, Any] = self.model_runner.model_config.hf_text_config.to_dict()
         return config
@@ -49,7 +51,7 @@ def _pack_tied_head(model: Any) -> None:
 
 def _note_logprobs_before_truncation(sampler: Any) -> None:
     """vLLM's processed log-probabilities are among the tokens that top-k and top-p leave; a trainer's are among all."""
-    if getattr(sampler, "noted_by_freerun", False):
+    if getattr(sampler, "changed_by_freerun", False):
         return
     sample = sampler.forward
 
@@ -61,4 +63,24 @@ def _note_logprobs_before_truncation(sampler: Any) -> None:
             sampled, _ = sample(logits, generators, k, p)
         return sampled, logprobs
 
-    sampler.forward, sampler.noted_by_freerun = forward, True
+    sampler.forward, sampler.changed_by_freerun = forward, True
+
+
+def _let_seeds_and_pieces_of_prompts_meet(runner: Any) -> None:
+    """A prompt that is read in several pieces draws a token with each, and all but the last are thrown away. vLLM then
+    turns the generator of a request with a seed back by one draw, which those of CPUs cannot do: the server would end.
+    Here the draw stays, so a seed gives the same answer where the prompt is read in the same pieces."""
+    if getattr(runner, "changed_by_freerun", False):
+        return
+    keep_books = runner._bookkeeping_sync
+
+    def without_those_of_pieces(*args: Any, **kwargs: Any) -> Any:
+        batch = runner.input_batch
+        pieces = runner.discard_request_mask.np[: batch.num_reqs].nonzero()[0].tolist()
+        taken = {index: batch.generators.pop(index) for index in pieces if index in batch.generators}
+        try:
+            return keep_books(*args, **kwargs)
+        finally:
+            batch.generators.update(taken)
+
+    runner._bookkeeping_sync, runner.changed_by_freerun = without_those_of_pieces, True

@@ -84,7 +84,8 @@ async def _train_on(hosts: Hosts, prepared: Prepared, start: Start, guests: Iter
             hosts.tell(note)
             if hosts.apart:
                 observed.all.doing("controller", f"waits for {config.resources.machines} machine(s) to join")
-            plan = prepared.plan(evaluates=bool(config.evaluate.every), machines=await hosts.machines())
+            machines = start.placed(await hosts.machines())
+            plan = prepared.plan(evaluates=bool(config.evaluate.every), machines=machines)
             observed.all.doing("controller", "starts engine, trainer and reward workers")
             async with run_processes(hosts, prepared, folder, plan, start.checkpoint, note) as running:
                 rollout = rollout_of(prepared, note, running.agents)
