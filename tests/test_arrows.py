@@ -77,7 +77,7 @@ HOMES = {
     "zmq": {"train/remote.py", "train/sockets.py", "train/worker.py"},
     "aiohttp": {"engines/http.py", "engines/external/client.py", "rollouts/agents/http.py"},
     "ray": {"run/ray.py"},
-    "typer": {"cli/main.py", "cli/bench.py", "cli/stopping.py"},
+    "typer": {"cli/main.py", "cli/bench.py", "cli/bench_machines.py", "cli/stopping.py"},
 }
 
 

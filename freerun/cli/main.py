@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from freerun.cli.bench import bench
+from freerun.cli.bench_machines import bench
 from freerun.cli.stopping import run_to_end
 from freerun.core import FreerunError
 from freerun.machine.gpus import name_by_uuid

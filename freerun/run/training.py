@@ -26,6 +26,7 @@ from freerun.run.agents import AgentServices
 from freerun.run.checkpoints import Checkpointer, saved
 from freerun.run.evaluating import evaluator_of
 from freerun.run.given import check_model
+from freerun.run.guests import load_guests
 from freerun.run.hosts import Hosts, hosts_of
 from freerun.run.kept import Joined
 from freerun.run.observed import Observed
@@ -58,10 +59,15 @@ async def train(prepared: Prepared, start: Start | None = None, guests: Iterable
             try:
                 return await _train_on(hosts, prepared, start, guests)
             except ProcessDied as died:
+                if not hosts.apart or not waits:
+                    raise
                 start = again(start)
                 lost_at = [version for version in lost_at if version == start.state.version] + [start.state.version]
-                if not hosts.apart or not waits or len(lost_at) > _MOST_LOSSES:
+                if len(lost_at) > _MOST_LOSSES:
                     raise
+                prepared = replace(
+                    prepared, guests=load_guests(prepared.config.observers)
+                )  # those there were are closed
                 hosts.tell(_say)
                 _say(f"{died}: the run goes on from step {start.state.version} when its machines are there")
 
