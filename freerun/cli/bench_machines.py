@@ -7,6 +7,8 @@ import typer
 from freerun.cli.bench import JsonOnly, bench
 from freerun.cli.stopping import run_to_end
 
+__all__ = ["bench"]
+
 
 @bench.command("controller")
 def bench_controller(

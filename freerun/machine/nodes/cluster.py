@@ -104,7 +104,7 @@ class NodeHost:
                 both.create_task(self._beat())
                 both.create_task(self._receive())
         except BaseExceptionGroup as errors:
-            self._lose(str(errors.exceptions[0]))
+            self.lose(str(errors.exceptions[0]))
         finally:
             self._link.close()
 
@@ -113,7 +113,12 @@ class NodeHost:
         with suppress(OSError):
             self._link.send(Leave(why=why))
 
-    def _lose(self, why: str) -> None:
+    def refuse(self, why: str) -> None:
+        """It cannot be used."""
+        self._link.send(Refuse(why=why))
+
+    def lose(self, why: str) -> None:
+        """Everything that waits for it fails."""
         lost = MachineLost(f"machine {self.machine.name} ({self.machine.address}) is lost: {why}")
         if not self.lost.done():
             self.lost.set_result(lost)
@@ -159,6 +164,8 @@ class Cluster:
         """What the run's processes show each other."""
         self._hosts: dict[str, NodeHost] = {}
         """By name; some may be lost."""
+        self._joining: set[str] = set()
+        """Names of those that are being looked at."""
         self._changed = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
         self._refused = 0
@@ -234,7 +241,7 @@ class Cluster:
         """One node, from its greeting until it is lost."""
         try:
             await self._serve(await admit(reader, writer, self._key, metadata.version("freerun")))
-        except (LinkRefused, LinkLost, OSError, TimeoutError) as error:
+        except (LinkRefused, LinkLost, MachineLost, OSError, TimeoutError) as error:
             self._refused += 1
             if self._refused <= _REFUSALS:
                 self.note(f"a machine at {_peer(writer)} was not admitted: {error or 'it did not answer'}")
@@ -248,29 +255,38 @@ class Cluster:
         host = NodeHost(machine, offer, link)
         link.send(Welcome(name=machine.name, run=self.run))
         serving = asyncio.create_task(host.serve())
+        self._joining.add(machine.name)
         try:
-            await self._check_reachable(host)
-            self._check_packages(machine, offer)
-        except (ConfigError, TimeoutError) as error:
-            link.send(Refuse(why=str(error)))
-            await asyncio.sleep(0)
-            serving.cancel()
-            raise LinkRefused(str(error)) from None
-        returned = machine.name in self._hosts
-        async with self._changed:
-            self._hosts[machine.name] = host
-            self._changed.notify_all()
-        self.note(f"machine {machine.name} ({_described(machine)}) {'is back' if returned else 'has joined'}")
-        try:
+            await self._check(host, offer)
+            async with self._changed:
+                returned = machine.name in self._hosts
+                self._hosts[machine.name] = host
+                self._changed.notify_all()
+            self._joining.discard(machine.name)
+            self.note(f"machine {machine.name} ({_described(machine)}) {'is back' if returned else 'has joined'}")
             await serving
         finally:
+            self._joining.discard(machine.name)
             serving.cancel()
         if host.lost.done():
             self.note(host.lost.result().message)
 
+    async def _check(self, host: NodeHost, offer: Offer) -> None:
+        """What keeps a machine from being used is told to it, too."""
+        try:
+            await self._check_reachable(host)
+        except (ConfigError, TimeoutError) as error:
+            host.refuse(str(error))
+            raise LinkRefused(str(error)) from None
+        self._check_packages(host.machine, offer)
+
     def _machine(self, offer: Offer) -> Machine:
-        """With a name: its old one if it was here before, that of a lost one it can replace, or a new one."""
-        vacant = [host for host in self._hosts.values() if host.lost.done()]
+        """With a name: its old one if it was here before, that of a lost one it can replace, or a new one. A node that
+        is here and joins anew has lost its connection before we have."""
+        for host in self.present:
+            if host.id == offer.id:
+                host.lose("it has joined anew")
+        vacant = [host for name, host in self._hosts.items() if host.lost.done() and name not in self._joining]
         same = [host for host in vacant if host.id == offer.id] or [
             host for host in vacant if len(host.machine.gpus) <= len(offer.gpus)
         ]
@@ -279,7 +295,7 @@ class Cluster:
 
     def _new_name(self, wanted: str) -> str:
         name, number = wanted, 1
-        while name in self._hosts:
+        while name in self._hosts or name in self._joining:
             number += 1
             name = f"{wanted}-{number}"
         return name

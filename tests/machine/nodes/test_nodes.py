@@ -7,7 +7,7 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -152,3 +152,15 @@ async def test_bad_input_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         port = opened.port
         assert "the controller has Freerun 0.0.9" in await refusal(port)
     assert "no controller at 127.0.0.1" in await refusal(port, "--wait-s", "0")
+
+
+async def test_machines_that_join_at_the_same_time_have_different_names(tmp_path: Path) -> None:
+    """They may all call themselves the same."""
+    notes: list[str] = []
+    async with cluster(notes) as opened, AsyncExitStack() as nodes:
+        for _ in range(3):
+            await nodes.enter_async_context(node(opened.port, "--name", "a"))
+        hosts = await opened.joined(3, 30)
+        assert {host.machine.name for host in hosts} == {"a", "a-2", "a-3"}
+        pids = [await (await started(host, "stays", tmp_path)).ready() for host in hosts]
+        assert len({pid.split()[0] for pid in pids}) == 3
