@@ -21,12 +21,15 @@ from freerun.core.reports import StepResult, UpdateReport
 from freerun.data.stream import TaskStream
 from freerun.engines.base import Sampling
 from freerun.engines.http import HttpEngine
+from freerun.machine.parent import RUN_KEY
 from freerun.machine.processes import Child, ChildProcess, Processes
 from freerun.rollouts.single_turn import SingleTurn
 from freerun.train.remote import RemoteTrainer
 from tests.control.test_promises import Letters
 
 TOKENS, GROUP, GROUPS, STEPS = 32, 4, 8, 12
+
+KEY = "the key of this run"
 
 
 class Watched(Observer):
@@ -69,12 +72,15 @@ async def processes(folder: Path) -> AsyncIterator[tuple[Counting, dict[str, tup
         started = await stack.enter_async_context(Processes("freerun.bench.scripted_child", folder))
         settings = Settings(TOKENS, endpoint=f"ipc://{folder}/trainer")
         names = {"trainer": "trainer", **{f"engine {index}": "engines" for index in range(3)}}
-        children = {name: await started.begin(name, kind, settings, 1, vital=False) for name, kind in names.items()}
+        key = {RUN_KEY: KEY}
+        children = {
+            name: await started.begin(name, kind, settings, 1, key, vital=False) for name, kind in names.items()
+        }
         where = dict(zip(names, await together(*(child.ready() for child in children.values())), strict=True))
-        trainer = stack.enter_context(Counting(where["trainer"]))
+        trainer = stack.enter_context(Counting(where["trainer"], KEY))
         engines = {}
         for name in list(names)[1:]:
-            engines[name] = children[name], await stack.enter_async_context(HttpEngine(where[name]))
+            engines[name] = children[name], await stack.enter_async_context(HttpEngine(where[name], KEY))
         yield trainer, engines
 
 
@@ -101,7 +107,7 @@ async def test_a_run_goes_on_with_the_engines_that_are_left(tmp_path: Path) -> N
             engines_may_join=True,
         )
         going: list[asyncio.Task[None]] = []
-        back = await stack.enter_async_context(HttpEngine(engines["engine 0"][1].url))
+        back = await stack.enter_async_context(HttpEngine(engines["engine 0"][1].url, KEY))
 
         def fall_silent() -> None:
             """As by a cut cable: nothing comes, and no connection is closed. Whoever watches the machine says so."""

@@ -32,6 +32,8 @@ FIRST = "bubblewrap" if Backend.BUBBLEWRAP in available() else "namespaces"
 
 TIGHT = Limits(cpu_s=0.3, wall_s=0.7, memory_mb=256, processes=16, file_mb=4)
 STRICT = Code(cpu_s=0.3, wall_s=0.7, memory_mb=256)
+OTHERS: set[int] = set()
+"""Processes that other tests have left, such as one of multiprocessing's."""
 RIGHT = "def square(n): return n * n"
 CHECK = "def check(candidate):\n    assert candidate(3) == 9\n    assert candidate(-4) == 16\n"
 MARK = f"freerun-hostile-{os.getpid()}"
@@ -63,6 +65,7 @@ def everywhere(programs: dict[str, object], selected_in: tuple[str, ...] = ("alo
 def sandboxes(host: Callable[[str], str]) -> Iterator[dict[str, Sandbox]]:
     """Those opened so far."""
     opened: dict[str, Sandbox] = {}
+    OTHERS.update(descendants(os.getpid()))
     os.environ["FREERUN_HOSTILE"] = SECRET
     yield opened
     for sandbox in opened.values():
@@ -107,8 +110,9 @@ def idle_processes(sandbox: Sandbox) -> set[int]:
 
 
 def processes() -> set[int]:
-    """All that we have started, but for the victim."""
-    return {pid for pid in descendants(os.getpid()) if Path(f"/proc/{pid}/comm").read_text() != "sleep\n"}
+    """All that these tests have started, but for the victim."""
+    ours = set(descendants(os.getpid())) - OTHERS
+    return {pid for pid in ours if Path(f"/proc/{pid}/comm").read_text() != "sleep\n"}
 
 
 @pytest.fixture(scope="module")
