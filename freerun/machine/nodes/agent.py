@@ -20,7 +20,7 @@ from freerun.core import FreerunError, ProcessDied
 from freerun.machine.gpus import visible_gpus
 from freerun.machine.host import memory_bytes, processors
 from freerun.machine.nodes.key import run_key
-from freerun.machine.nodes.link import Link, LinkLost, LinkRefused, join
+from freerun.machine.nodes.link import Link, LinkLost, LinkRefused, join, until_silent
 from freerun.machine.nodes.messages import (
     HEARTBEAT_S,
     LOST_S,
@@ -132,6 +132,7 @@ class Node:
             async with asyncio.TaskGroup() as going:
                 self._going = going
                 going.create_task(self._beat())
+                going.create_task(until_silent(lambda: self._heard_s, "nothing was heard"))
                 await self._receive(say)
         except BaseExceptionGroup as errors:
             raise _cause(errors) from None
@@ -154,11 +155,9 @@ class Node:
         )
 
     async def _beat(self) -> None:
-        """Say that we are here, to the controller and to our own processes; give the controller up if it does not."""
+        """Say that we are here, to the controller and to our own processes."""
         while True:
             await asyncio.sleep(HEARTBEAT_S)
-            if (silent_s := time.monotonic() - self._heard_s) > LOST_S:
-                raise LinkLost(f"nothing was heard for {silent_s:.1f} s")
             self._link.send(Heartbeat(sent_s=time.monotonic()))
             for child in self._children.values():
                 child.pulse()

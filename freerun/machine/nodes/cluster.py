@@ -21,10 +21,9 @@ from freerun.machine.machines import Machine
 from freerun.machine.nodes.agent import SCRATCH, own_packages
 from freerun.machine.nodes.clock import NodeClock
 from freerun.machine.nodes.key import run_key
-from freerun.machine.nodes.link import Link, LinkLost, LinkRefused, admit
+from freerun.machine.nodes.link import Link, LinkLost, LinkRefused, admit, until_silent
 from freerun.machine.nodes.messages import (
     HEARTBEAT_S,
-    LOST_S,
     Answer,
     Ask,
     Ended,
@@ -102,6 +101,7 @@ class NodeHost:
         try:
             async with asyncio.TaskGroup() as both:
                 both.create_task(self._beat())
+                both.create_task(until_silent(lambda: self._heard_s, "nothing was heard from it"))
                 both.create_task(self._receive())
         except BaseExceptionGroup as errors:
             self.lose(str(errors.exceptions[0]))
@@ -132,8 +132,6 @@ class NodeHost:
         while True:
             self._link.send(Heartbeat(sent_s=time.monotonic()))
             await asyncio.sleep(HEARTBEAT_S)
-            if (silent_s := time.monotonic() - self._heard_s) > LOST_S:
-                raise LinkLost(f"nothing was heard from it for {silent_s:.1f} s")
 
     async def _receive(self) -> None:
         while True:

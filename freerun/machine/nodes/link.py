@@ -13,12 +13,15 @@ import asyncio
 import hashlib
 import hmac
 import secrets
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
 
 from freerun.core import ConfigError, FreerunError
+from freerun.machine.nodes.messages import LOST_S
 
 T = TypeVar("T")
 
@@ -135,6 +138,15 @@ async def admit(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key:
     if not hmac.compare_digest(again.proof, _proof(key, _NODE, theirs.nonce, nonce)):
         raise LinkRefused("it has another key: give both the same FREERUN_KEY or key file")
     return Link(reader, writer, _proof(key, b"session", theirs.nonce, nonce), _CONTROLLER, _NODE)
+
+
+async def until_silent(heard_s: Callable[[], float], what: str) -> None:
+    """Raises LinkLost when the other side has been silent for too long. `heard_s` is when it was heard last."""
+    while True:
+        left_s = heard_s() + LOST_S - time.monotonic()
+        if left_s <= 0:
+            raise LinkLost(f"{what} for {LOST_S:.0f} s")
+        await asyncio.sleep(left_s)
 
 
 def _refuse_other_version(theirs: Greeting, version: str, who: str) -> None:
