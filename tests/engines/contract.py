@@ -104,9 +104,10 @@ class Contract:
             assert not (asking and asking.done()), "the answers were faster than we could look"
 
     async def sampled(self, more: int, asking: "asyncio.Task[Any]") -> None:
-        """Until so many more tokens are there."""
-        then = (await self.engine.stats()).tokens
-        await self.until(lambda stats: stats.tokens >= then + more, asking)
+        """Until those answers have about so many more tokens each: for as long as another one of so many takes. To look
+        at a server's counters can take longer than the answers do, where its workers have all cores."""
+        await self.ask([2], Sampling(max_new_tokens=more, seed=7, ignore_eos=True))
+        assert not asking.done(), "the answers were faster than another one"
 
     def off(self, prompt: list[int], answer: Completion, temperature: float = 1.0) -> float:
         """How far the answer's log-probabilities lie from the trainer's, each token by the weights of its version."""

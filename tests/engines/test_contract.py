@@ -151,19 +151,12 @@ async def test_nobody_is_answered_without_the_key(c: Contract) -> None:
                 assert response.status == 401
 
 
-async def test_a_closed_request_is_aborted(c: Contract) -> None:
-    asking = c.ask(PROMPTS[0], replace(SAMPLING, max_new_tokens=c.long), 8)
-    await c.until(lambda stats: stats.running == 8, asking)
-    asking.cancel()
-    await c.until(lambda stats: stats.running + stats.waiting == 0)
-
-
 async def test_weights_swap_in_mid_answer(c: Contract) -> None:
     """Tokens after a swap are sampled by the new weights, and the cache of those before is rebuilt."""
     begun = c.version
     asking = c.ask(PROMPTS[0], replace(SAMPLING, max_new_tokens=c.long), 3)
     for _ in range(2):
-        await c.sampled(90, asking)
+        await c.sampled(30, asking)
         assert (await c.update()).version == c.version
     answers = await asking
     for answer in answers:
@@ -196,7 +189,7 @@ async def test_running_answers_may_keep_their_cache(c: Contract) -> None:
     """`on_update: keep`: their log-probabilities are of a mixture. Whoever comes later gets nothing of the old cache,
     the same prompt included."""
     prompt, asking = PROMPTS[2], c.ask(PROMPTS[2], replace(SAMPLING, max_new_tokens=c.long), 3)
-    await c.sampled(60, asking)
+    await c.sampled(20, asking)
     await c.update("keep")
     (later,) = await c.ask(prompt, SAMPLING)
     assert set(later.versions) == {c.version}
@@ -227,6 +220,15 @@ async def test_a_pause_may_end_answers_where_they_are(c: Contract) -> None:
         assert c.off(PROMPTS[0], answer) < c.tolerance
     await c.control("/resume")
     assert len(await c.ask(PROMPTS[0], SAMPLING)) == 1
+
+
+async def test_a_closed_request_is_aborted(c: Contract) -> None:
+    """After those that need answers in time: vLLM on two workers may compute nothing for seconds after it."""
+    asking = c.ask(PROMPTS[0], replace(SAMPLING, max_new_tokens=c.long), 8)
+    await c.until(lambda stats: stats.running == 8, asking)
+    asking.cancel()
+    await c.until(lambda stats: stats.running + stats.waiting == 0)
+    assert len(await c.ask(PROMPTS[0], FEW)) == 1, "the next one is answered"
 
 
 @pytest.mark.parametrize("c", variants((False, 1)), indirect=True)
