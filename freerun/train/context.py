@@ -49,7 +49,7 @@ class Whole:
         self._context = context
         self.tokens_P, self.positions_P = micro.tokens_T, micro.positions_T
         self.rows_A, self.targets_A = micro.rows_A, micro.targets_A
-        """Of the trained tokens that this rank computes: which rows of the part predict them, and what they are."""
+        """Which rows of the part predict the trained tokens that this rank computes, and which tokens those are."""
 
     def attention(self, attend: Attend) -> Attend:
         return attend

@@ -32,7 +32,7 @@ EOS = 1
 
 
 def variants(*wanted: tuple[bool, int]) -> list[Any]:
-    """Of each kind: whether the embeddings are tied, and over how many workers it is spread."""
+    """For each kind: whether the embeddings are tied, and over how many workers it is spread."""
     found = []
     for kind in ("embedded", "vllm", "sglang"):
         lacking = f"needs {kind}: make engines, then make test-engines"

@@ -37,7 +37,7 @@ class Launch:
     cache_tokens: int | None
     """Tokens that the key/value cache holds; None: what fits `memory_share`."""
     memory_share: float
-    """Of a GPU's memory, weights included."""
+    """How much of a GPU's memory it may fill, weights included."""
 
 
 @dataclass(slots=True, frozen=True)

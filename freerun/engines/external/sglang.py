@@ -64,7 +64,7 @@ class _Meta(msgspec.Struct):
 
 
 class _Chunk(msgspec.Struct):
-    """Of one answer: all that it has so far."""
+    """All that one answer has so far."""
 
     index: int = 0
     output_ids: list[int] = []

@@ -209,7 +209,7 @@ def _params(sampling: Sampling, n: int) -> Mapping[str, Any]:
 
 
 def _cache_bytes(launch: Launch, tokens: int) -> int:
-    """Of each worker's cache."""
+    """How large each worker's cache is to be."""
     shape, bytes_each = launch.shape, 4 if launch.dtype == "float32" else 2
     heads = -(-shape.kv_heads // launch.tensor_parallel)
     blocks = -(-tokens // _BLOCK_TOKENS) + _SPARE_BLOCKS

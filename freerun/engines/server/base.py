@@ -17,7 +17,7 @@ class ServerEngine(Protocol):
 
     @property
     def shape(self) -> Shape:
-        """Of its model."""
+        """Its model's."""
         ...
 
     @property

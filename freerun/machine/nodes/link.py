@@ -67,7 +67,7 @@ class Link:
 
     @property
     def own_address(self) -> str:
-        """Of this machine, as far as the other one is concerned."""
+        """This machine's, as far as the other one is concerned."""
         return str(self._writer.get_extra_info("sockname")[0])
 
     @property
