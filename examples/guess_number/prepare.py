@@ -27,7 +27,7 @@ TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
-"""Of what the game says, the last word: a model of this size does not read rules, and every hint ends with its word."""
+"""The last word of what the game says: a model of this size does not read rules, and every hint ends with its word."""
 
 
 def play(seed: int, dice: random.Random) -> list[dict[str, str]]:

@@ -71,7 +71,7 @@ class Audit:
 
 
 def audit(file: Path) -> Audit:
-    """For a run that has come to an end: what it left off in the last moment is neither lost nor trained."""
+    """Count the tasks of a run that has ended: what it left off in the last moment is neither lost nor trained."""
     groups = [line for line in iter_lines(file) if "stage" in line]
     stretches = list(dict.fromkeys(line["stretch"] for line in groups))
     last = [line for line in groups if line["stretch"] == stretches[-1]]

@@ -66,7 +66,7 @@ class Pace:
         return cls([(line["at_s"], line["tokens"]) for line in iter_lines(log) if "step" in line])
 
     def beside(self, other: "Pace") -> "Pace":
-        """In the time in which both were at it."""
+        """The steps that were done while the other one was at it, too."""
         begin_s, end_s = max(self.steps[0][0], other.steps[0][0]), min(self.steps[-1][0], other.steps[-1][0])
         return Pace([(at_s, tokens) for at_s, tokens in self.steps if begin_s <= at_s <= end_s])
 

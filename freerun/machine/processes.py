@@ -213,18 +213,11 @@ class Processes:
         return self
 
     async def start(
-        self,
-        name: str,
-        kind: str,
-        settings: Any,
-        threads: int,
-        environment: Mapping[str, str] = _NONE,
-        host: Host | None = None,
+        self, name: str, kind: str, settings: Any, threads: int, environment: Mapping[str, str] = _NONE
     ) -> str:
-        """Start a process that the run cannot go on without, on this machine unless told otherwise, and wait until it
-        says where it can be reached, or what keeps it from starting, which is raised. Cancelled or failed, nothing is
-        left."""
-        return await (await self.begin(name, kind, settings, threads, environment, host)).ready()
+        """Start a process on this machine that the run cannot go on without, and wait until it says where it can be
+        reached, or what keeps it from starting, which is raised. Cancelled or failed, nothing is left."""
+        return await (await self.begin(name, kind, settings, threads, environment)).ready()
 
     async def begin(
         self,
@@ -236,7 +229,8 @@ class Processes:
         host: Host | None = None,
         vital: bool = True,
     ) -> Child:
-        """The same without waiting. When one that is not `vital` ends, it is the caller's to see to it."""
+        """Start a process, on this machine unless told otherwise, and do not wait for it. When one that is not `vital`
+        ends, it is the caller's to see to it."""
         child = await (host or self._here).start(
             *(name, self._module, [kind, msgspec.json.encode(settings).decode()]),
             {**environment, "OMP_NUM_THREADS": str(threads)},

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Mapping
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import aiohttp
 import msgspec
@@ -90,3 +90,22 @@ def _sent(body: Any) -> dict[str, Any]:
     if body is None:
         return {}
     return {"data": msgspec.json.encode(body), "headers": {"Content-Type": "application/json"}}
+
+
+class HttpBackend:
+    """What backends have in common: an async context manager that holds the connection to its server."""
+
+    NAME: ClassVar[str]
+
+    def __init__(self, url: str, key: str | None = None) -> None:
+        self._http = ServerClient(self.NAME, url, key)
+
+    async def __aenter__(self) -> Self:
+        await self._http.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.__aexit__()
+
+    async def answers(self) -> bool:
+        return await self._http.answers("/health")

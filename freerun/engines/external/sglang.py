@@ -11,7 +11,7 @@ import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -19,7 +19,7 @@ from freerun.core import ConfigError, EngineError, FinishReason, Version
 from freerun.core.nouns import VersionRuns
 from freerun.engines.base import Completion, Sampling
 from freerun.engines.external.base import Command, Counts, Interrupt, Launch, check_shape
-from freerun.engines.external.client import ServerClient
+from freerun.engines.external.client import HttpBackend
 from freerun.machine.machines import LOOPBACK
 from freerun.models.shape import Shape
 from freerun.models.tokenizer import has_tokenizer
@@ -79,11 +79,11 @@ class _Loads(msgspec.Struct):
     loads: list[_Load]
 
 
-class SglangBackend:
+class SglangBackend(HttpBackend):
     NAME: ClassVar[str] = "SGLang"
 
     def __init__(self, url: str, key: str | None = None) -> None:
-        self._http = ServerClient(self.NAME, url, key)
+        super().__init__(url, key)
         self._chunks = msgspec.json.Decoder(_Chunk)
         self._ends: tuple[int, ...] = ()
         """The model's own end tokens."""
@@ -118,16 +118,6 @@ class SglangBackend:
             argv.append("--disable-overlap-schedule")  # it would overlap the CPU's work with the CPU's
             environment["SGLANG_CPU_OMP_THREADS_BIND"] = _cores(launch.tensor_parallel)
         return Command(argv, environment)
-
-    async def __aenter__(self) -> Self:
-        await self._http.__aenter__()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._http.__aexit__()
-
-    async def answers(self) -> bool:
-        return await self._http.answers("/health")
 
     async def check(self, shape: Shape) -> int:
         url = self._http.url

@@ -10,7 +10,7 @@ import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -18,7 +18,7 @@ from freerun.core import ConfigError, EngineError, Version
 from freerun.engines import wire
 from freerun.engines.base import Completion, Sampling
 from freerun.engines.external.base import Command, Counts, Interrupt, Launch, check_shape
-from freerun.engines.external.client import ServerClient
+from freerun.engines.external.client import HttpBackend
 from freerun.models.shape import Shape
 
 INSIDE = Path(__file__).parent / "inside_vllm"
@@ -48,11 +48,11 @@ class _Told(msgspec.Struct):
     results: list[Any]
 
 
-class VllmBackend:
+class VllmBackend(HttpBackend):
     NAME: ClassVar[str] = "vLLM"
 
     def __init__(self, url: str, key: str | None = None) -> None:
-        self._http = ServerClient(self.NAME, url, key)
+        super().__init__(url, key)
         self._version: Version = 0
         self._chunks = msgspec.json.Decoder(wire.GenerateResponse)
 
@@ -83,16 +83,6 @@ class VllmBackend:
         if launch.cache_tokens:
             argv += ["--kv-cache-memory-bytes", str(_cache_bytes(launch, launch.cache_tokens))]
         return Command(argv, environment)
-
-    async def __aenter__(self) -> Self:
-        await self._http.__aenter__()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._http.__aexit__()
-
-    async def answers(self) -> bool:
-        return await self._http.answers("/health")
 
     async def check(self, shape: Shape) -> int:
         url = self._http.url

@@ -17,7 +17,7 @@ class ServerEngine(Protocol):
 
     @property
     def shape(self) -> Shape:
-        """Its model's."""
+        """The shape of its model."""
         ...
 
     @property

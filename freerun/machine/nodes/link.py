@@ -67,7 +67,7 @@ class Link:
 
     @property
     def own_address(self) -> str:
-        """This machine's, as far as the other one is concerned."""
+        """The address of this machine, as the other one sees it."""
         return str(self._writer.get_extra_info("sockname")[0])
 
     @property
