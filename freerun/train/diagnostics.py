@@ -5,12 +5,11 @@ Sums are kept on the device, over micro-batches and then over ranks, and looked 
 Shapes: A trained tokens.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from freerun.core import Version
+from freerun.core.metrics import metric_of
 from freerun.train.corrections import Corrected
 from freerun.train.objective import TokenLoss, Tokens
 from freerun.train.ranks import Ranks
@@ -122,29 +121,6 @@ class Diagnostics:
             self._sums[name] = self._sums[name] + total if name in self._sums else total
 
 
-@dataclass(frozen=True)
-class Healthy:
-    low: float
-    high: float
-    cause: str
-
-
-HEALTHY = {
-    "engine_mismatch": Healthy(
-        0.0,
-        0.05,
-        "engine and trainer disagree at equal weights: compare engine.dtype and train.dtype",
-    ),
-    "effective_samples": Healthy(0.3, 1.01, "old samples hardly count: lower control.max_staleness or train.lr"),
-    "behavior_capped_share": Healthy(0.0, 0.05, "many weights are cut off: lower control.max_staleness or train.lr"),
-    "clip_share": Healthy(0.0, 0.4, "the policy moves far within a step: lower train.lr or train.minibatches"),
-    "kept_share": Healthy(0.5, 1.01, "much of the batch is masked: lower control.max_staleness, or widen the ranges"),
-    "entropy": Healthy(0.01, float("inf"), "the policy hardly varies: lower train.lr, or raise train.entropy.coef"),
-    "grad_norm": Healthy(0.0, 100.0, "gradients are huge: lower train.lr, or look at the rewards for outliers"),
-}
-"""Where each should lie, and what is likely wrong when it does not."""
-
-
 class Health:
     """Says once that a figure left its healthy range, and again only after it was back."""
 
@@ -152,11 +128,11 @@ class Health:
         self._ill: set[str] = set()
 
     def warnings(self, metrics: dict[str, float]) -> list[str]:
-        found = {
-            name: f"train.{name} is {metrics[name]:.3g}, outside {range.low:g} to {range.high:g}: {range.cause}"
-            for name, range in HEALTHY.items()
-            if name in metrics and not range.low <= metrics[name] <= range.high
-        }
+        found = {}
+        for name, value in metrics.items():
+            known = metric_of(f"trainer/{name}")
+            if known and known.cause and not known.low <= value <= known.high:
+                found[name] = f"train.{name} is {value:.3g}, outside {known.low:g} to {known.high:g}: {known.cause}"
         new = [text for name, text in found.items() if name not in self._ill]
         self._ill = set(found)
         return new
