@@ -47,6 +47,7 @@ from freerun.models.tokenizer import load_tokenizer
 from freerun.observe.files import RunFiles
 from freerun.observe.folder import RunFolder
 from freerun.observe.meter import StepMeter
+from freerun.observe.samples import KeptSamples
 from freerun.rewards.base import JudgedSample, JudgeReason, Verdict
 from freerun.rollouts.single_turn import SingleTurn
 from freerun.sandbox.usage import Meter, usage_below
@@ -148,8 +149,9 @@ async def measure(form: str, work: Work, scratch: Path, accept: dict[str, Any], 
     async with _processes(work, folder, accept, site) as (engines, trainer):
         start_s = time.monotonic() - starts_s
         tokenizer = _tokenizer(scratch)
-        observers, files = Observers(), RunFiles(folder, tokenizer)
+        observers, files = Observers(), RunFiles(folder)
         observers.add(StepMeter(observers, files.begun_s))
+        observers.add(KeptSamples(folder.samples, tokenizer, observers, 8.0))
         observers.add(files)
         with closing(observers):
             run = _run(work, engines, trainer, observers, tokenizer)

@@ -74,6 +74,9 @@ class RunConfig(Section):
     )
     name: str = knob("run", "The run's folder is RUNS/NAME.", pattern=r"^[A-Za-z0-9._-]+$")
     runs: str = knob("runs", "The folder that holds the folders of runs.")
+    keep_samples_gib: float = knob(
+        8.0, "Disk space for the samples of a run; when it is used up, only a few a step are kept.", ge=0
+    )
     seed: int = knob(0, "Seed of the order of the data, of sampling and of minibatches.", ge=0)
     model: ModelConfig = knob(..., "Which model.")
     data: DataConfig = knob(..., "What to train on.")

@@ -15,7 +15,7 @@ from freerun.control.buffer import Buffer
 from freerun.control.config import ControlConfig
 from freerun.control.fleet import Fleet
 from freerun.control.groups import GroupBook, OpenGroup
-from freerun.control.judging import rewarded, verdicts_on
+from freerun.control.judging import rewarded, unjudged, verdicts_on
 from freerun.control.lookahead import LookaheadLimit
 from freerun.control.task_queue import TaskQueue
 from freerun.control.waiting import FAILING_S, LAST_STEP_S, background, patiently, unbroken
@@ -197,7 +197,8 @@ async def answer(run: Run, admitted: OpenGroup) -> None:
     run.book.sampled(admitted.id)
     run.lookahead.judging()
     verdicts = await verdicts_on(run.judge, admitted.task, trajectories)
-    group = Group(admitted.id, admitted.task, rewarded(trajectories, verdicts), admitted.version)
+    samples, left_out = rewarded(trajectories, verdicts), unjudged(trajectories, verdicts)
+    group = Group(admitted.id, admitted.task, samples, admitted.version, left_out)
     run.book.judged(group, [verdict.reason for verdict in verdicts])
     run.observer.judged(group)
     if len(group.members) < min(2, len(trajectories)):

@@ -27,6 +27,17 @@ def rewarded(trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict]) ->
     return samples
 
 
+def unjudged(trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict]) -> list[Sample]:
+    """The samples that `rewarded` leaves out, with their members."""
+    samples = []
+    for member, (trajectory, verdict) in enumerate(zip(trajectories, verdicts, strict=True)):
+        if verdict.reward is None:
+            for sample in trajectory.samples:
+                sample.member = member
+                samples.append(sample)
+    return samples
+
+
 def seen(task: Task, trajectory: Trajectory, sample: Sample) -> JudgedSample:
     said = trajectory.messages or [*prompt_messages(task), {"role": "assistant", "content": sample.text}]
     return JudgedSample(sample.text, said, sample.finish, sample.num_sampled)

@@ -32,6 +32,7 @@ async def sft(
 
     async def learn(batch: Batch) -> None:
         observer.learning(batch, masked_tokens=0)
+        observer.doing("trainer", f"learns from batch {batch.version}")
         result = await trainer.sft(batch.samples)
         observer.stepped(result)
         await observer.settled(state_at(result.version))
@@ -39,6 +40,7 @@ async def sft(
     for step, batch in zip(range(begins + 1, steps + 1), batches, strict=False):
         await unbroken(learn(batch), lambda: LAST_STEP_S)
         if evaluator and config.until is not None and (step % evaluate_every == 0 or step == steps):
+            observer.doing("trainer", f"waits for the evaluation of version {step}")
             await evaluator.engine.update_weights(await trainer.publish())
             evaluation = await evaluator.evaluate()
             observer.evaluated(step, evaluation)

@@ -163,6 +163,8 @@ class Group:
     task: Task
     samples: list[Sample]
     admitted_at: Version
+    unjudged: list[Sample] = field(default_factory=list)
+    """Samples that could not be judged: they are no part of it, and kept for people to read."""
     _oldest: Version | None = field(default=None, init=False, repr=False, compare=False)
     _newest: Version | None = field(default=None, init=False, repr=False, compare=False)
 

@@ -3,6 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from freerun.core.task import Version
 
 
@@ -107,6 +110,9 @@ class StepResult:
     """Figures that left their healthy range with this step, and the likely cause."""
     weights: WeightsHandle | None = None
     """That version, published. Supervised steps publish nothing."""
+    before_logprobs: list[NDArray[np.float32]] | None = None
+    """For each sample of the batch, in the batch's order: the log-probabilities of its sampled tokens by the weights
+    before the step, NaN where they were not computed."""
 
     @property
     def learned_s(self) -> float:

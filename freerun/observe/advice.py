@@ -56,8 +56,8 @@ class Advice:
         if self._constant == CONSTANT_STEPS:
             yield (
                 f"every answer of the last {CONSTANT_STEPS} steps got the reward {self._reward:g}, so nothing can be "
-                "learned from them: read some in samples.jsonl, and try the reward on them with `freerun judge`; if it "
-                "is right, the tasks are too hard for this model, or too easy"
+                "learned from them: read some with `freerun samples`, and try the reward on them with `freerun judge`; "
+                "if it is right, the tasks are too hard for this model, or too easy"
             )
         members = [member for group in batch.groups for member in group.members]
         cut = sum(any(branch.truncated for branch in member) for member in members) / max(len(members), 1)

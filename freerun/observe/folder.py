@@ -73,7 +73,11 @@ class RunFolder:
 
     @property
     def samples(self) -> Path:
-        return self.path / "samples.jsonl"
+        return self.path / "run.db"
+
+    @property
+    def status(self) -> Path:
+        return self.path / "status.json"
 
     @property
     def notes(self) -> Path:
@@ -193,9 +197,20 @@ def encode(record: Any) -> bytes:
         return msgspec.json.encode(_whole(msgspec.to_builtins(record)))
 
 
+def whole(text: str) -> str:
+    """The same text, with U+FFFD for each half character (a lone surrogate), which no file can hold."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
 def _whole(value: Any) -> Any:
     if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return whole(value)
     if isinstance(value, dict):
         return {_whole(k): _whole(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

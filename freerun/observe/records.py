@@ -1,4 +1,4 @@
-"""One line of metrics.jsonl, of evals.jsonl, of samples.jsonl, of notes.jsonl, as types; and reading them back.
+"""One line of metrics.jsonl, of evals.jsonl, of notes.jsonl, and one sample of run.db, as types; and reading them back.
 
 The controller fills these in, the live view and the report read them. A number that does not exist (the loss of a step
 without tokens) is NaN here and null in the file.
@@ -94,11 +94,11 @@ class TurnRecord:
 
 @dataclass(frozen=True)
 class SampleRecord:
-    """One sample kept for people to read: a line of samples.jsonl. A single answer has no `turns`; a conversation has
-    them all, and a line for each of its branches. `tokens`, `logprobs` and `versions` are aligned."""
+    """One sample of run.db, for people and scripts to read. A single answer has no `turns`; a conversation has them
+    all, and a record for each of its branches. `tokens`, `logprobs`, `versions`, `before` and `ratios` are aligned."""
 
     step: int
-    """The training step that consumed it."""
+    """The training step that consumed it; of one that was dropped, the step that was next."""
     version: Version
     """The trainer's version before that step: a token's staleness is this less the token's version."""
     group: int
@@ -128,6 +128,14 @@ class SampleRecord:
     """How many its member has; not all of them may be kept."""
     turns: list[TurnRecord] = field(default_factory=list)
     """The conversation, the prompt's messages included."""
+    fate: str = "trained"
+    """`trained`, or why its group was dropped (`DropReason`)."""
+    before: list[float | None] | None = None
+    """Log-probability of each token by the trainer's weights before the step, where the trainer told it."""
+    ratios: list[float | None] | None = None
+    """exp(`before` - `logprobs`): 1 where engine and trainer agree, and nothing was learned in between."""
+    id: int = 0
+    """Its place in run.db."""
 
 
 @dataclass(frozen=True)

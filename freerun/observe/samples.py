@@ -1,104 +1,169 @@
-"""What samples.jsonl keeps of a batch: a few members of a group, each with its branches, for people to read."""
+"""Keeps every sample of a run in run.db, as an observer: trained on or dropped, by a thread of its own.
 
-from collections.abc import Iterator
-from typing import Any, Protocol
+Consumes the groups that the loop tells of; produces rows, a transaction a step, written when the engines have the
+step's version. The loop hands over objects and waits for nothing: a thread makes rows of them. What goes wrong with the
+disk is a note, and the run goes on without keeping samples. Past the disk space that a run may have for them, a few of
+each step are kept. A kill loses the steps that were not written yet.
+"""
 
-import numpy as np
-from numpy.typing import NDArray
+import sqlite3
+import threading
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from queue import SimpleQueue
 
-from freerun.core import Group, Sample, Version
-from freerun.core.nouns import NOT_SAMPLED
-from freerun.core.turns import Turn
-from freerun.core.versions import VersionRuns
-from freerun.observe.folder import encode
-from freerun.observe.records import CallRecord, SampleRecord, TurnRecord
+from freerun.core import Batch, Group
+from freerun.core.groups import GroupEvent
+from freerun.core.observer import Observer
+from freerun.core.records import StepRecord
+from freerun.core.reports import EngineStats, StepResult
+from freerun.observe.database import Decoder, SampleDatabase, put_aside
+from freerun.observe.sample_rows import TRAINED, EndedGroup, Logprobs, few_rows_of, rows_of
 
-MEMBERS = 2
-BRANCHES = 4
-"""Kept, at most, of a group's members and of a member's branches; the record says how many there are."""
-
-
-class Decoder(Protocol):
-    def decode(self, token_ids: Any, /) -> str: ...
-
-
-class SampleRecords:
-    def __init__(self, tokenizer: Decoder) -> None:
-        self._tokenizer = tokenizer
-        self._words: dict[int, str] = {}
-
-    def of(self, version: Version, group: Group) -> Iterator[SampleRecord]:
-        """`version` is the trainer's, before the step that learns from the group."""
-        for place, branches in enumerate(group.members[:MEMBERS]):
-            for number, sample in enumerate(branches[:BRANCHES]):
-                member = place if sample.member is None else sample.member
-                yield self._record(version, group, sample, member, number, len(branches))
-
-    def _record(
-        self, version: Version, group: Group, sample: Sample, member: int, branch: int, branches: int
-    ) -> SampleRecord:
-        versions = sample.versions.by_token()
-        sampled = versions != NOT_SAMPLED
-        return SampleRecord(
-            step=version + 1,
-            version=version,
-            group=group.id,
-            task=group.task.id,
-            prompt=group.task.prompt,
-            answer=group.task.answer,
-            text=sample.text,
-            reward=sample.reward,
-            finish=sample.finish.value,
-            tokens=[self._word(token) for token in sample.tokens[sampled].tolist()],
-            logprobs=sample.behavior_logprobs[sampled].tolist(),
-            versions=versions[sampled].tolist(),
-            member=member,
-            branch=branch,
-            branches=branches,
-            turns=_turns(sample, versions, sampled),
-        )
-
-    def _word(self, token: int) -> str:
-        """Each token is decoded once: a long answer has thousands, most of them often, and the loop waits for this."""
-        if token not in self._words:
-            self._words[token] = self._tokenizer.decode([token])
-        return self._words[token]
+MOST_WAITING_TOKENS = 50_000_000
+"""Handed to the thread and not written yet, some nine bytes each."""
+CLOSE_S = 10.0
+"""How long the end of the run waits for what is left to write."""
+GIB = 2**30
 
 
-def _turns(sample: Sample, versions: NDArray[np.int64], sampled: NDArray[np.bool_]) -> list[TurnRecord]:
-    """Places among all tokens become places among the sampled ones, which are those that the record has."""
-    if not sample.turns:
-        return []
-    place = np.concatenate([[0], np.cumsum(sampled)]).tolist()
-    return [
-        _turn(turn, place[turn.start], place[turn.end], versions[turn.start : turn.end][sampled[turn.start : turn.end]])
-        for turn in sample.turns
-    ]
+class KeptSamples(Observer):
+    def __init__(self, path: Path, tokenizer: Decoder, tell: Observer, gib: float, last_step: int = 0) -> None:
+        """Notes are told to `tell`. Samples of later steps than `last_step` go: those steps are done again."""
+        self._tell = tell
+        self._writer = SampleWriter(path, tokenizer, gib, last_step)
+        self._judged: dict[int, Group] = {}
+        """By id: groups that may still be trained on or dropped."""
+        self._dropped: list[EndedGroup] = []
+        self._batches: dict[int, Batch] = {}
+        self._before: dict[int, list[Logprobs]] = {}
+        """By step: what it learns from, and the log-probabilities that the trainer had found before it."""
+
+    def judged(self, group: Group) -> None:
+        self._judged[group.id] = group
+
+    def group(self, event: GroupEvent) -> None:
+        if event.stage.is_end and (group := self._judged.pop(event.group, None)) and event.reason:
+            self._dropped.append(EndedGroup(group, event.version + 1, event.reason.value))
+
+    def learning(self, batch: Batch, masked_tokens: int) -> None:
+        self._batches[batch.version + 1] = batch
+
+    def stepped(self, result: StepResult) -> None:
+        if result.before_logprobs is not None:
+            self._before[result.version] = result.before_logprobs
+
+    def step(self, record: StepRecord) -> None:
+        self._hand_over(record.step)
+        self._say()
+
+    def engine(self, name: str, stats: EngineStats) -> None:
+        self._say()
+
+    def close(self) -> None:
+        """A group that was dropped after the last step is kept, too."""
+        self._batches.clear()
+        self._hand_over(max((ended.step for ended in self._dropped), default=0))
+        self._writer.close()
+        self._say()
+
+    def _hand_over(self, step: int) -> None:
+        batch, before = self._batches.pop(step, None), self._before.pop(step, None)
+        ended = [group for group in self._dropped if group.step <= step]
+        self._dropped = [group for group in self._dropped if group.step > step]
+        place = 0
+        for group in batch.groups if batch else ():
+            end = place + len(group.samples)
+            ended.append(EndedGroup(group, step, TRAINED, before[place:end] if before else None))
+            place = end
+        if ended:
+            self._writer.put(sorted(ended, key=lambda group: group.step))
+
+    def _say(self) -> None:
+        while self._writer.notes:
+            self._tell.note(self._writer.notes.popleft())
 
 
-def _turn(turn: Turn, start: int, end: int, versions: NDArray[np.int64]) -> TurnRecord:
-    message = turn.message
-    return TurnRecord(
-        role=str(message.get("role", "")),
-        text=_text(message.get("content")),
-        reasoning=_text(message.get("reasoning_content")),
-        calls=[_call(call) for call in message.get("tool_calls") or ()],
-        result_of=message.get("tool_call_id"),
-        sampled=turn.sampled,
-        reward=turn.reward,
-        start=start,
-        end=end,
-        versions=list(VersionRuns.of(versions).runs),
-    )
+class SampleWriter:
+    """The thread. Consumes `put`, which returns at once; produces rows, and notes for whoever asks for them. Waits for
+    the disk; is unblocked by it. With more waiting than memory should have, a step is left out."""
 
+    def __init__(self, path: Path, tokenizer: Decoder, gib: float, last_step: int = 0) -> None:
+        self._path, self._tokenizer, self._gib, self._last_step = path, tokenizer, gib, last_step
+        self.notes: deque[str] = deque()
+        self._steps: SimpleQueue[list[EndedGroup] | None] = SimpleQueue()
+        self._waiting_tokens = 0
+        self._lock = threading.Lock()
+        self._failed = self._said_slow = self._said_full = False
+        self._thread = threading.Thread(target=self._write, name="samples", daemon=True)
+        self._thread.start()
 
-def _call(call: dict[str, Any]) -> CallRecord:
-    function = call.get("function") or {}
-    return CallRecord(str(function.get("name", "")), _text(function.get("arguments")), str(call.get("id") or ""))
+    def put(self, ended: list[EndedGroup]) -> None:
+        """`ended` in the order of their steps."""
+        if self._failed:
+            return
+        tokens = sum(group.num_tokens for group in ended)
+        with self._lock:
+            if self._waiting_tokens and self._waiting_tokens + tokens > MOST_WAITING_TOKENS:
+                if not self._said_slow:
+                    self.notes.append("run.db is written more slowly than the run samples: not all samples are kept")
+                self._said_slow = True
+                return
+            self._waiting_tokens += tokens
+        self._steps.put(ended)
 
+    def close(self) -> None:
+        self._steps.put(None)
+        self._thread.join(CLOSE_S)
+        if self._thread.is_alive():
+            self.notes.append(f"run.db was not written to the end: its disk took more than {CLOSE_S:.0f} s")
 
-def _text(content: Any) -> str:
-    """A text as it is; whatever else a message may hold, as JSON."""
-    if content is None:
-        return ""
-    return content if isinstance(content, str) else encode(content).decode()
+    def _write(self) -> None:
+        try:
+            database = self._opened()
+            try:
+                while (ended := self._steps.get()) is not None:
+                    self._add(database, ended)
+            finally:
+                with suppress(sqlite3.Error):
+                    database.close()
+        except Exception as error:  # whatever it is, the run must not end by it
+            self._failed = True
+            why = " ".join(str(error).split()) or type(error).__name__
+            self.notes.append(f"run.db cannot be written ({why}): from now on no samples are kept, and the run goes on")
+
+    def _opened(self) -> SampleDatabase:
+        """A damaged file of the run that this one goes on from is put aside."""
+        try:
+            return self._as_it_was()
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError) or not self._path.is_file():
+                raise
+            aside = put_aside(self._path)
+            self.notes.append(f"run.db is damaged ({error}): it is kept aside as {aside.name}, and begun anew")
+            return self._as_it_was()
+
+    def _as_it_was(self) -> SampleDatabase:
+        database = SampleDatabase(self._path, self._tokenizer)
+        try:
+            database.forget_after(self._last_step)
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    def _add(self, database: SampleDatabase, ended: list[EndedGroup]) -> None:
+        if database.num_bytes < self._gib * GIB:
+            kept, rows = ended, [row for group in ended for row in rows_of(group)]
+        else:
+            kept = [group for group in ended if group.fate == TRAINED][:1]
+            rows = [row for group in kept for row in few_rows_of(group)]
+            if self._gib and not self._said_full:
+                self.notes.append(
+                    f"run.db has the {self._gib:g} GiB of keep_samples_gib: from now on a few samples a step are kept"
+                )
+            self._said_full = True
+        database.add([one.group for one in kept], rows)
+        with self._lock:
+            self._waiting_tokens -= sum(group.num_tokens for group in ended)

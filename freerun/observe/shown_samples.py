@@ -1,16 +1,16 @@
 """Which samples the report shows, and how much of each: the page must open however long conversations are.
 
-The page says what was left out. samples.jsonl has all of it.
+The page says what was left out. run.db has all of it.
 """
 
 import math
-from collections import deque
-from itertools import groupby, islice
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from freerun.observe.folder import iter_lines
-from freerun.observe.records import SampleRecord, TurnRecord, as_record
+from freerun.core import DataError
+from freerun.observe.records import SampleRecord, TurnRecord
+from freerun.observe.search import SampleReader
 
 SAMPLES = 12
 SAMPLE_TOKENS = 3000
@@ -22,18 +22,22 @@ TURN_CHARACTERS = 1500
 def pick_samples(path: Path) -> dict[str, Any]:
     """A few samples from both ends: of each group the best and the worst member, so that right and wrong stand
     together, each with its branches."""
-    pool = 20 * SAMPLES
-    lines = iter_lines(path)
-    head = list(islice(lines, pool))
-    tail: deque[dict[str, Any]] = deque(maxlen=pool)
-    seen = len(head)
-    for line in lines:
-        tail.append(line)
-        seen += 1
-    groups = _by_group([as_record(line, SampleRecord, path) for line in [*head, *tail]])
+    head, tail, seen = _ends(path, 20 * SAMPLES)
+    groups = _by_group([*head, *tail])
     middle = math.ceil(len(groups) / 2)
     early, late = _best_and_worst(groups[:middle]), _best_and_worst(groups[middle:][::-1])
     return {"early": [_shown(r) for r in early], "late": [_shown(r) for r in late], "recorded": seen}
+
+
+def _ends(path: Path, pool: int) -> tuple[list[SampleRecord], list[SampleRecord], int]:
+    """The first and the last of them, and how many there are. A page without samples is better than none."""
+    reader = SampleReader(path)
+    try:
+        return *reader.ends(pool), reader.count()
+    except DataError:
+        return [], [], 0
+    finally:
+        reader.close()
 
 
 def _by_group(records: list[SampleRecord]) -> list[list[list[SampleRecord]]]:

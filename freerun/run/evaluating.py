@@ -9,6 +9,7 @@ from freerun.core.reports import Evaluation
 from freerun.engines.base import Engine
 from freerun.engines.http import HttpEngine
 from freerun.machine.processes import Processes
+from freerun.observe.status import StatusFile
 from freerun.plan.placement import RunKind
 from freerun.rewards.service import JudgeService
 from freerun.rollouts.base import GroupRollout
@@ -49,6 +50,7 @@ async def evaluate(prepared: Prepared, progress: Callable[[], None]) -> Evaluati
     async with AsyncExitStack() as stack:
         hosts = await stack.enter_async_context(hosts_of(prepared.config, lambda _: None))
         plan, folder = prepared.plan(RunKind.EVALUATE, machines=await hosts.machines()), create_folder(prepared)
+        stack.enter_context(StatusFile(folder).kept())
         environments = await stack.enter_async_context(gpu_environments(plan, hosts, lambda _: None))
         processes = await stack.enter_async_context(Processes("freerun.run.child", folder.logs))
         starter = Starter(prepared.config, plan, processes, environments, hosts)

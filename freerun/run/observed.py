@@ -11,6 +11,7 @@ from freerun.core.reports import Evaluation
 from freerun.core.state import RunState
 from freerun.observe.files import RunFiles
 from freerun.observe.meter import StepMeter
+from freerun.observe.samples import KeptSamples
 from freerun.run.prepare import Prepared
 from freerun.run.start import Start
 
@@ -27,12 +28,10 @@ class Observed:
     def by(
         cls, prepared: Prepared, start: Start, others: Iterable[Observer], guests: Iterable[Observer] = ()
     ) -> "Observed":
-        tasks, files, evaluations = (
-            tasks_of(prepared, start.state),
-            RunFiles(start.folder, prepared.text),
-            Evaluations(),
-        )
+        tasks, files, evaluations = tasks_of(prepared, start.state), RunFiles(start.folder), Evaluations()
         everybody = Observers([], guests)
+        gib, last_step = prepared.config.keep_samples_gib, start.state.version
+        samples = KeptSamples(start.folder.samples, prepared.text, everybody, gib, last_step)
         meter = StepMeter(
             everybody,
             files.begun_s,
@@ -41,7 +40,7 @@ class Observed:
             skip_truncated=prepared.config.train.skip_truncated,
             agents_before=files.steps_before[-1].agents if files.steps_before else None,
         )
-        for observer in (meter, files, evaluations, *others):
+        for observer in (meter, samples, files, evaluations, *others):
             everybody.add(observer)
         return cls(everybody, meter, files, evaluations, tasks)
 

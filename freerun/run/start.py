@@ -10,6 +10,7 @@ from freerun.core.files import write_atomically
 from freerun.core.state import RunState
 from freerun.machine.machines import Machine
 from freerun.observe.folder import RunFolder, keep_lines, writing
+from freerun.observe.status import write_starting
 from freerun.run.prepare import Prepared
 from freerun.train.checkpoint_folder import MACHINES, CheckpointFolder, Kept
 
@@ -41,15 +42,16 @@ class Start:
     def opened(self) -> Iterator[RunFolder]:
         """The folder, locked for us, as it was when the checkpoint was made.
 
-        Lines about later steps go, for those steps are done again; so do half-written checkpoints. The timeline keeps
-        what happened. The configuration is still the old one: see `begun`.
+        Lines about later steps go, for those steps are done again; so do half-written checkpoints, and what run.db
+        has of those steps, when it is opened. The timeline keeps what happened. The configuration is still the old one:
+        see `begun`.
         """
         with self.folder.locked():
             checkpoint_folder = CheckpointFolder(self.folder.checkpoints)
             for path in self.damaged:
                 checkpoint_folder.put_aside(path)
             checkpoint_folder.remove_unfinished()
-            for file in (self.folder.metrics, self.folder.evals, self.folder.samples):
+            for file in (self.folder.metrics, self.folder.evals):
                 keep_lines(file, lambda line: line["step"] <= self.state.version)
             yield self.folder
 
@@ -63,6 +65,7 @@ class Start:
 def create_folder(prepared: Prepared) -> RunFolder:
     folder = RunFolder.create(Path(prepared.config.runs), prepared.config.name)
     write_config(folder, prepared)
+    write_starting(folder)
     return folder
 
 

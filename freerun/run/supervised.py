@@ -12,6 +12,8 @@ from freerun.data.stream import TaskStream
 from freerun.observe.files import RunFiles
 from freerun.observe.folder import RunFolder
 from freerun.observe.meter import StepMeter
+from freerun.observe.samples import KeptSamples
+from freerun.observe.status import StatusFile, ended
 from freerun.plan.placement import RunKind
 from freerun.plan.plan import Plan
 from freerun.run.checkpoints import Checkpointer, saved
@@ -21,11 +23,19 @@ from freerun.run.prepare import Prepared, example_of
 from freerun.run.running import run_processes
 from freerun.run.start import Start, create_folder
 
+_FEW_SAMPLES = 0.0
+"""GiB: the data has the examples; a few of each step show what is learned from."""
+
 
 async def sft(prepared: Prepared, observers: Iterable[Observer] = (), start: Start | None = None) -> RunFolder:
     """All of it, or the rest of it."""
-    config = prepared.config
     start = start or Start(create_folder(prepared))
+    with ended(start.folder):
+        return await _sft(prepared, observers, start)
+
+
+async def _sft(prepared: Prepared, observers: Iterable[Observer], start: Start) -> RunFolder:
+    config = prepared.config
     stream = prepared.stream(epochs=None)
     stream.seek(start.state.position)
     identity = prepared.identity
@@ -38,9 +48,10 @@ async def sft(prepared: Prepared, observers: Iterable[Observer] = (), start: Sta
         position, data = stream.position, stream.fingerprint
         return RunState(version, position=position, data=data, supervised=True, model=identity)
 
-    with start.opened() as folder:
-        files, everybody = RunFiles(folder, prepared.text), Observers()
-        for observer in (StepMeter(everybody, files.begun_s), files, *observers):
+    with start.opened() as folder, StatusFile(folder, start.state.version).kept() as status:
+        files, everybody = RunFiles(folder), Observers()
+        samples = KeptSamples(folder.samples, prepared.text, everybody, _FEW_SAMPLES, start.state.version)
+        for observer in (StepMeter(everybody, files.begun_s), samples, files, status, *observers):
             everybody.add(observer)
         with closing(everybody):
             for told in start.notes:
@@ -62,12 +73,12 @@ async def sft(prepared: Prepared, observers: Iterable[Observer] = (), start: Sta
                         steps=config.control.steps,
                         evaluate_every=config.evaluate.every or 50,
                     )
-    if not good:
-        steps = config.control.steps
-        raise FreerunError(
-            f"after {steps} steps pass@1 is below sft.until={config.sft.until}; the model so far is in "
-            f"{folder.checkpoints / 'last'}: go on with freerun resume {folder.path} control.steps={2 * steps}"
-        )
+        if not good:
+            steps = config.control.steps
+            raise FreerunError(
+                f"after {steps} steps pass@1 is below sft.until={config.sft.until}; the model so far is in "
+                f"{folder.checkpoints / 'last'}: go on with freerun resume {folder.path} control.steps={2 * steps}"
+            )
     return folder
 
 

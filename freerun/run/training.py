@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import closing
+from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass, replace
 
 from freerun.control.controller import Run
@@ -19,6 +19,7 @@ from freerun.machine.garbage import freeze_heap
 from freerun.observe.folder import RunFolder
 from freerun.observe.live import view
 from freerun.observe.report import reported
+from freerun.observe.status import StatusFile, ended
 from freerun.plan.placement import EVALUATOR
 from freerun.rollouts.base import GroupRollout
 from freerun.rollouts.load import make_rollout
@@ -53,7 +54,9 @@ async def train(prepared: Prepared, start: Start | None = None, guests: Iterable
     """The whole run, or the rest of it. `guests` observe it besides the run's folder and the terminal."""
     start = start or Start(create_folder(prepared))
     waits = prepared.config.cluster.trainer_lost == "wait"
-    async with hosts_of(prepared.config, _say) as hosts:
+    async with AsyncExitStack() as stack:
+        stack.enter_context(ended(start.folder))
+        hosts = await stack.enter_async_context(hosts_of(prepared.config, _say))
         lost_at: list[Version] = []
         while True:
             try:
@@ -80,9 +83,9 @@ async def _train_on(hosts: Hosts, prepared: Prepared, start: Start, guests: Iter
     """As long as the trainer lives."""
     config = prepared.config
     start = replace(start, state=replace(start.state, model=prepared.identity))
-    with start.opened() as folder:
+    with start.opened() as folder, StatusFile(folder, start.state.version).kept() as status:
         live = view(folder.name, config.control.steps, config.control.max_staleness)
-        observed = Observed.by(prepared, start, [live], [*prepared.guests, *guests])
+        observed = Observed.by(prepared, start, [live, status], [*prepared.guests, *guests])
         with reported(folder, config.control.max_staleness), closing(observed.all):
             for told in [*start.notes, *([prepared.held_out_warning] if prepared.held_out_warning else [])]:
                 observed.all.note(told)

@@ -1,10 +1,18 @@
 """Records of a made-up run, with the fields a test cares about replaced."""
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from freerun.core import Group, Task
 from freerun.core.records import StepRecord
 from freerun.core.reports import Evaluation
+from freerun.core.versions import VersionRuns
+from freerun.observe.database import SampleDatabase
+from freerun.observe.folder import encode, whole
 from freerun.observe.records import EvalRecord, SampleRecord
+from freerun.observe.sample_rows import COLUMNS
 
 
 def a_step(step: int = 1, **changes: Any) -> StepRecord:
@@ -68,3 +76,41 @@ def a_sample(step: int = 1, **changes: Any) -> SampleRecord:
         "versions": [step - 1, step - 1],
     }
     return SampleRecord(**{**fields, **changes})
+
+
+class Words:
+    """A tokenizer whose tokens are the words that it has met."""
+
+    def __init__(self) -> None:
+        self._tokens: dict[str, int] = {}
+
+    def encode(self, words: list[str]) -> list[int]:
+        return [self._tokens.setdefault(word, len(self._tokens)) for word in words]
+
+    def decode(self, token_ids: list[int]) -> str:
+        words = list(self._tokens)
+        return "".join(words[token] for token in token_ids)
+
+
+def keep_samples(path: Path, *records: SampleRecord) -> None:
+    """Write them as a run does."""
+    words = Words()
+    rows = []
+    for r in records:
+        ages = [r.version - version for version in r.versions]
+        values = {
+            **{name: getattr(r, name) for name in ("step", "version", "task", "branch", "branches", "reward", "fate")},
+            **{"finish": r.finish, "text": whole(r.text), "grp": r.group, "member": r.member, "turns": len(r.turns)},
+            **{"truncated": r.finish == "length", "length": len(r.tokens), "before": None},
+            "staleness_max": max(ages, default=0),
+            "staleness_mean": sum(ages) / max(len(ages), 1),
+            "tokens": np.array(words.encode(r.tokens), np.int32).tobytes(),
+            "logprobs": np.array(r.logprobs, np.float32).tobytes(),
+            "versions": encode(VersionRuns.of(r.versions).runs).decode(),
+            "conversation": encode(r.turns) if r.turns else None,
+        }
+        rows.append(tuple(values[name] for name in COLUMNS))
+    groups = [Group(r.group, Task(r.task, r.prompt, [], r.answer), [], 0) for r in records]
+    database = SampleDatabase(path, words)
+    database.add(groups, rows)
+    database.close()

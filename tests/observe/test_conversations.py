@@ -1,4 +1,4 @@
-"""Conversations in samples.jsonl and in the report: turns, tools, branches, rewards, versions."""
+"""Conversations in run.db and in the report: turns, tools, branches, rewards, versions."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,12 +11,13 @@ from freerun.core import Batch, FinishReason, Group, Sample, Task
 from freerun.core.reports import UpdateReport
 from freerun.core.task import Message
 from freerun.core.turns import Turn
-from freerun.observe.folder import JsonLines, RunFolder, iter_lines
-from freerun.observe.records import CallRecord, SampleRecord, TurnRecord, as_record
+from freerun.observe.folder import RunFolder
+from freerun.observe.records import CallRecord, SampleRecord, TurnRecord
+from freerun.observe.search import SampleFilter, SampleReader
 from freerun.observe.shown_samples import FIRST_TURNS, LAST_TURNS, SAMPLE_TOKENS, TURN_CHARACTERS, fair_share
-from tests.observe.runs import a_sample
+from tests.observe.runs import a_sample, keep_samples
 from tests.observe.test_meter_and_files import observing, result
-from tests.observe.test_report import HOSTILE, append, page_of
+from tests.observe.test_report import HOSTILE, page_of
 
 TASK = Task("t", "what is 2 + 3?", [0], "5")
 ASKED: Message = {"role": "user", "content": "what is 2 + 3?"}
@@ -48,7 +49,8 @@ def written(folder: RunFolder, *samples: Sample) -> list[SampleRecord]:
         run.learning(Batch(4, [Group(0, TASK, list(samples), 0)]), masked_tokens=0)
         run.stepped(result(5))
         run.updated([UpdateReport(5, 0.0, 0)])
-    return [as_record(line, SampleRecord, folder.samples) for line in iter_lines(folder.samples)]
+    reader = SampleReader(folder.samples)
+    return reader.many([row.id for row in reader.page(SampleFilter()).rows][::-1])
 
 
 def test_a_conversation_is_kept_by_turn(folder: RunFolder) -> None:
@@ -86,20 +88,16 @@ def test_what_another_branch_trains_is_said_and_has_no_tokens_here(folder: RunFo
     assert len(other.tokens) == 2
 
 
-def test_a_group_shows_two_members_and_four_branches_of_each(folder: RunFolder) -> None:
+def test_every_member_and_every_branch_is_kept(folder: RunFolder) -> None:
     samples = [branch(member, [], [-1, 2]) for member in range(3) for _ in range(10 if member == 0 else 1)]
     kept = [(record.member, record.branch, record.branches) for record in written(folder, *samples)]
-    assert kept == [(0, 0, 10), (0, 1, 10), (0, 2, 10), (0, 3, 10), (1, 0, 1)]
+    assert kept == [*((0, number, 10) for number in range(10)), (1, 0, 1), (2, 0, 1)]
 
 
-def test_a_single_answer_is_as_ever_and_older_lines_are_read(folder: RunFolder) -> None:
+def test_a_single_answer_has_no_turns(folder: RunFolder) -> None:
     (record,) = written(folder, branch(0, [], [-1, 4, 4]))
     assert (record.turns, record.branch, record.branches, record.versions) == ([], 0, 1, [4, 4])
-    older = {key: value for key, value in next(iter_lines(folder.samples)).items() if key not in _NEW}
-    assert as_record(older, SampleRecord, folder.samples).member is None
-
-
-_NEW = ("member", "branch", "branches", "turns")
+    assert (record.prompt, record.answer, record.fate) == (TASK.prompt, TASK.answer, "trained")
 
 
 def test_messages_that_are_no_plain_text_are_kept_as_json(folder: RunFolder) -> None:
@@ -121,7 +119,7 @@ def test_the_page_has_turns_with_their_own_tokens(folder: RunFolder) -> None:
     called = TurnRecord("assistant", "x", "y", [CallRecord(HOSTILE, "{}", "i")], None, True, 0.5, 0, 2, [(0, 2)])
     found = TurnRecord("tool", "5" * 9000, result_of="i")
     ended = TurnRecord("assistant", "z", sampled=True, start=2, end=3, versions=[(0, 1)])
-    append(folder.samples, conversation([asked, called, found, ended], 3, branch=1, branches=6))
+    keep_samples(folder.samples, conversation([asked, called, found, ended], 3, branch=1, branches=6))
     page = page_of(folder)
     (sample,) = page.data["samples"]["early"]
     first, second, third, fourth = sample["turns"]
@@ -136,7 +134,7 @@ def test_the_page_has_turns_with_their_own_tokens(folder: RunFolder) -> None:
 
 def test_a_huge_conversation_stays_small_on_the_page_and_shows_both_ends(folder: RunFolder) -> None:
     turns = [TurnRecord("assistant", "", sampled=True, start=100 * i, end=100 * i + 100) for i in range(500)]
-    append(folder.samples, conversation(turns, 50_000))
+    keep_samples(folder.samples, conversation(turns, 50_000))
     (sample,) = page_of(folder).data["samples"]["early"]
     numbers = [turn["number"] for turn in sample["turns"]]
     assert numbers == [*range(1, FIRST_TURNS + 1), *range(501 - LAST_TURNS, 501)]
@@ -157,9 +155,11 @@ def test_a_fair_share_uses_what_there_is(sizes: list[int], total: int) -> None:
 
 
 def test_the_best_and_the_worst_member_come_with_their_branches(folder: RunFolder) -> None:
-    with JsonLines(folder.samples) as lines:
-        for member, reward in enumerate([0.5, 1.0, 0.0]):
-            for number in range(2):
-                lines.append(a_sample(1, member=member, branch=number, branches=2, reward=reward))
+    of_members = [
+        a_sample(1, member=member, branch=number, branches=2, reward=reward)
+        for member, reward in enumerate([0.5, 1.0, 0.0])
+        for number in range(2)
+    ]
+    keep_samples(folder.samples, *of_members)
     shown = page_of(folder).data["samples"]["early"]
     assert [(s["member"], s["branch"]) for s in shown] == [(1, 0), (1, 1), (2, 0), (2, 1)]

@@ -40,7 +40,7 @@ def test_paths(tmp_path: Path) -> None:
         "config.yaml",
         "metrics.jsonl",
         "evals.jsonl",
-        "samples.jsonl",
+        "run.db",
         "timeline.json",
         "report.html",
     ]
@@ -106,7 +106,7 @@ def test_missing_numbers_are_null_in_the_file_and_nan_when_read(tmp_path: Path) 
 
 
 def test_text_with_half_a_character_is_written_all_the_same(tmp_path: Path) -> None:
-    path = tmp_path / "samples.jsonl"
+    path = tmp_path / "notes.jsonl"
     with JsonLines(path) as lines:
         lines.append({"text": "a\ud83db", "tokens": ["\ud83d", "ok"]})
     assert read_lines(path) == [{"text": "a\ufffdb", "tokens": ["\ufffd", "ok"]}]

@@ -17,6 +17,8 @@ from freerun.observe.files import RunFiles
 from freerun.observe.folder import RunFolder
 from freerun.observe.live import view
 from freerun.observe.meter import BatchFigures, StepMeter
+from freerun.observe.samples import KeptSamples
+from freerun.observe.search import SampleFilter, SampleReader
 from freerun.observe.timeline import read_timeline
 from tests.control.test_promises import Letters
 
@@ -40,10 +42,11 @@ def folder(tmp_path: Path) -> RunFolder:
 
 @contextmanager
 def observing(folder: RunFolder, engine_idle_s: float = 0.0) -> Iterator[Observers]:
-    files, everybody = RunFiles(folder, Letters()), Observers()
+    files, everybody = RunFiles(folder), Observers()
+    samples = KeptSamples(folder.samples, Letters(), everybody, gib=1.0)
     meter = StepMeter(everybody, files.begun_s)
     meter.begin({"engine 0": engine_idle_s})
-    for observer in (meter, files, view("run", 3, 4, Console(file=io.StringIO()))):
+    for observer in (meter, samples, files, view("run", 3, 4, Console(file=io.StringIO()))):
         everybody.add(observer)
     with closing(everybody):
         yield everybody
@@ -76,12 +79,12 @@ def test_a_step_is_written_with_its_own_samples_though_the_next_has_begun(folder
         run.learning(batch(0), masked_tokens=0)
         run.stepped(result(1))
         run.learning(batch(1), masked_tokens=0)
-        assert lines(folder.metrics) == lines(folder.samples) == [], "engines come first"
+        assert lines(folder.metrics) == [], "engines come first"
         run.updated([UpdateReport(1, 0.004, 7)])
-        assert [(line["step"], line["text"]) for line in lines(folder.samples)] == [(1, "of 0")]
         assert [(line["step"], line["update_pause_s"]) for line in lines(folder.metrics)] == [(1, 0.004)]
         run.stepped(result(2))
-    assert [(line["step"], line["text"]) for line in lines(folder.samples)] == [(1, "of 0"), (2, "of 1")]
+    kept = [(row.step, row.excerpt) for row in SampleReader(folder.samples).page(SampleFilter()).rows]
+    assert kept == [(2, "of 1"), (1, "of 0")]
     assert [line["step"] for line in lines(folder.metrics)] == [1, 2], "the last one's update was not waited for"
 
 

@@ -16,7 +16,7 @@ from freerun.observe.live import sparkline
 from freerun.observe.records import NoteRecord
 from freerun.observe.report import reported, write_report
 from freerun.observe.timeline import Timeline
-from tests.observe.runs import a_sample, a_step, an_eval
+from tests.observe.runs import a_sample, a_step, an_eval, keep_samples
 
 HOSTILE = "</script><script>alert('x')</script><img src=x onerror=alert(1)><!-- \u2028 $data ${title} &amp;"
 
@@ -73,7 +73,7 @@ def ran(folder: RunFolder) -> RunFolder:
     """Fifty steps: engine busy from 0 to 100 s but for swaps, trainer busy for 1.5 of every 2 s."""
     append(folder.metrics, *(a_step(i, reward_mean_all=i / 100, dropped={"no_signal": i}) for i in range(1, 51)))
     append(folder.evals, an_eval(0, 0.3), an_eval(50, 0.7))
-    append(folder.samples, *(a_sample(i) for i in range(1, 51)))
+    keep_samples(folder.samples, *(a_sample(i) for i in range(1, 51)))
     folder.config.write_text("max_staleness: 4  # <default>\n")
     with Timeline(folder.timeline, start_s=0.0) as timeline:
         for i in range(50):
@@ -126,7 +126,7 @@ def test_the_page_needs_no_network(ran: RunFolder) -> None:
 def test_hostile_text_stays_text_wherever_it_comes_from(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "<b>demo<")
     append(folder.metrics, a_step(1, dropped={HOSTILE: 1}, trainer={HOSTILE: 1.0}))
-    append(
+    keep_samples(
         folder.samples,
         a_sample(1, prompt=HOSTILE, text=HOSTILE, answer=HOSTILE, task=HOSTILE, tokens=[HOSTILE, "b"]),
     )
@@ -215,7 +215,9 @@ def test_engines_past_eight_are_counted_but_not_drawn(folder: RunFolder) -> None
 
 
 def test_samples_come_from_both_ends_with_the_best_and_worst_of_a_group(folder: RunFolder) -> None:
-    append(folder.samples, *(a_sample(step, reward=reward) for step in range(1, 401) for reward in (0.5, 0.0, 1.0)))
+    keep_samples(
+        folder.samples, *(a_sample(step, reward=reward) for step in range(1, 401) for reward in (0.5, 0.0, 1.0))
+    )
     chosen = page_of(folder).data["samples"]
     assert chosen["recorded"] == 1200
     assert [(s["step"], s["reward"]) for s in chosen["early"][:4]] == [(1, 1.0), (1, 0.0), (2, 1.0), (2, 0.0)]
@@ -225,7 +227,9 @@ def test_samples_come_from_both_ends_with_the_best_and_worst_of_a_group(folder: 
 
 def test_a_very_long_sample_is_cut_and_keeps_its_length(folder: RunFolder) -> None:
     long = 10_000
-    append(folder.samples, a_sample(1, tokens=["a"] * long, logprobs=[-0.1] * long, versions=[0] * long, reward=None))
+    keep_samples(
+        folder.samples, a_sample(1, tokens=["a"] * long, logprobs=[-0.1] * long, versions=[0] * long, reward=None)
+    )
     (sample,) = page_of(folder).data["samples"]["early"]
     assert (sample["length"], len(sample["tokens"]), sample["reward"]) == (long, shown_samples.SAMPLE_TOKENS, None)
 
@@ -244,7 +248,7 @@ def test_a_report_is_written_whatever_the_figures(
         for number, (one, two, three) in enumerate(rows, start=1)
     ]
     append(folder.metrics, *steps)
-    append(folder.samples, a_sample(reward=rows[0][0]))
+    keep_samples(folder.samples, a_sample(reward=rows[0][0]))
     page = Page(write_report(folder, 4).read_text())
     assert "Training steps" in page.text
     sparkline([two for _, two, _ in rows])

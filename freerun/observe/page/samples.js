@@ -49,7 +49,7 @@ const referenceOf = (s) => (s.answer === null ? [] : [html("h3", {}, "Reference 
 
 // A text that was cut for the page says by how much.
 const cutText = ([text, left], kind) => [html("div", { class: `prose ${kind}` }, text),
-  ...(left ? [note(`${left} more characters are in samples.jsonl.`)] : [])];
+  ...(left ? [note(`${left} more characters are in run.db.`)] : [])];
 
 function callOf(call) {
   return html("div", { class: "call" }, html("b", {}, "calls ", html("code", {}, call.name || "(no name)")),
@@ -66,7 +66,7 @@ function turnOf(s, turn, tint) {
   ];
   const [start, end] = turn.tokens, left = turn.num_tokens - (end - start);
   const said = end > start
-    ? [tokensOf(s, tint, start, end, turn.num_tokens), ...(left ? [note(`${left} more tokens are in samples.jsonl.`)] : [])]
+    ? [tokensOf(s, tint, start, end, turn.num_tokens), ...(left ? [note(`${left} more tokens are in run.db.`)] : [])]
     : [...(turn.reasoning[0] ? cutText(turn.reasoning, "given thoughts") : []),
       ...(turn.text[0] || !turn.calls.length ? cutText(turn.text[0] ? turn.text : ["(nothing)", 0], isTool ? "" : "given") : [])];
   return html("li", { class: `turn ${turn.sampled ? "policy" : isTool ? "tool" : "other"}` },
@@ -80,7 +80,7 @@ function conversationOf(s, tint, chips) {
   const turns = [];
   s.turns.forEach((turn, i) => {
     const missing = turn.number - (i ? s.turns[i - 1].number : 0) - 1;
-    if (missing) turns.push(html("li", { class: "gap" }, `${missing} more ${missing === 1 ? "turn is" : "turns are"} in samples.jsonl`));
+    if (missing) turns.push(html("li", { class: "gap" }, `${missing} more ${missing === 1 ? "turn is" : "turns are"} in run.db`));
     turns.push(turnOf(s, turn, tint));
   });
   return [html("h3", {}, "Conversation", ...chips), html("ol", { class: "turns" }, ...turns), ...referenceOf(s)];
