@@ -208,6 +208,34 @@ def serve(
 
 
 @app.command()
+def watch(
+    runs: Annotated[Path, typer.Argument(help="The folder that holds the runs, or a run's folder.")] = Path("runs"),
+    host: Annotated[str, typer.Option(help="The address to listen on; beyond this machine a token is asked for.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.", min=0, max=65535)] = 7420,
+    token: Annotated[
+        str | None,
+        typer.Option(help="Ask browsers for this one.", envvar="FREERUN_WATCH_TOKEN", show_default=False),
+    ] = None,
+) -> None:
+    """Look at runs in a browser, live while they go on: curves, timelines, every sample, runs side by side."""
+    from freerun.commands.watch import watch
+
+    watch(runs, host, port, token)
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="The run's folder.", show_default=False, metavar="RUN_FOLDER")],
+) -> None:
+    """Write a run's page as one file, report.html, also of a run that goes on or was killed."""
+    from freerun.commands.watch import report
+
+    print(f"done: look at {report(folder)}")
+
+
+@app.command()
 def node(
     join: Annotated[str, typer.Option(help="Where the run's controller listens.", metavar="HOST:PORT")],
     key_file: Annotated[

@@ -154,12 +154,12 @@ Record = TypeVar("Record", StepRecord, EvalRecord, SampleRecord, NoteRecord)
 
 def read_steps(path: Path) -> list[StepRecord]:
     """The steps of a run. Of a step recorded twice (the run was resumed from before it), the later record counts."""
-    latest = {r.step: r for r in (as_record(_nulls_to_nan(line), StepRecord, path) for line in iter_lines(path))}
+    latest = {r.step: r for r in (as_record(nulls_to_nan(line), StepRecord, path) for line in iter_lines(path))}
     return [latest[step] for step in sorted(latest)]
 
 
 def read_evals(path: Path) -> list[EvalRecord]:
-    latest = {r.step: r for r in (as_record(_nulls_to_nan(line), EvalRecord, path) for line in iter_lines(path))}
+    latest = {r.step: r for r in (as_record(nulls_to_nan(line), EvalRecord, path) for line in iter_lines(path))}
     return [latest[step] for step in sorted(latest)]
 
 
@@ -174,8 +174,8 @@ def as_record(line: dict[str, Any], kind: type[Record], path: Path) -> Record:
         raise DataError(f"{path} holds a line that is no {kind.__name__}: {error}") from error
 
 
-def _nulls_to_nan(value: Any) -> Any:
+def nulls_to_nan(value: Any) -> Any:
     """A null is a number that does not exist, save for `agents`, which is a record that does not."""
     if isinstance(value, dict):
-        return {key: _nulls_to_nan(inner) for key, inner in value.items() if (key, inner) != ("agents", None)}
+        return {key: nulls_to_nan(inner) for key, inner in value.items() if (key, inner) != ("agents", None)}
     return math.nan if value is None else value

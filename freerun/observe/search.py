@@ -31,6 +31,8 @@ COUNTED = 10_000
 COUNT_S = 0.06
 PAGE_S = 0.25
 """How long counting goes on when the page is complete, and how long one looks for a page."""
+HISTORY = 2_000
+"""Samples of a task's history, at most."""
 EXCERPT, EXCERPT_BEFORE = 240, 60
 """Characters of a row's excerpt, and how many of them stand before the text that was looked for."""
 _CHUNK = 500
@@ -61,6 +63,8 @@ class SampleFilter:
     """The staleness of the oldest token, at least."""
     task: str | None = None
     """The task's id."""
+    prompt: str = ""
+    """What the task's prompt holds, in any case."""
     branch: bool = False
     """Only samples of members that have several."""
     fate: str | None = None
@@ -77,6 +81,7 @@ class SampleFilter:
             "truncated = ?": None if self.truncated is None else int(self.truncated),
             "staleness_max >= ?": self.staleness_min,
             "task = ?": self.task,
+            "task IN (SELECT task FROM tasks WHERE instr(lower(prompt), ?))": self.prompt.lower() or None,
             "branches > ?": 1 if self.branch else None,
             "fate = ?": self.fate,
             "step >= ?": self.step_min,
@@ -112,6 +117,8 @@ class SampleRow:
     """Its text around what was looked for, or the beginning of it."""
     match: tuple[int, int] | None = None
     """Where in the excerpt that is (end excluded)."""
+    prompt: str = ""
+    """The end of it: what is asked most often stands there."""
 
 
 @dataclass(frozen=True)
@@ -177,19 +184,10 @@ class SampleReader:
             return self._records(db, ids)
 
     def task_history(self, task: str) -> list[SampleRow]:
-        """All samples of a task, oldest first."""
+        """The samples of a task, oldest first; of very many the newest."""
         with self._reading() as db:
-            ids = [id for (id,) in db.execute(*_newest(["task = ?"], [task], None, 1 << 40))]
+            ids = [id for (id,) in db.execute(*_newest(["task = ?"], [task], None, HISTORY))]
             return self._rows(db, ids[::-1], "")
-
-    def ends(self, count: int) -> tuple[list[SampleRecord], list[SampleRecord]]:
-        """The first and the last that were trained on, each oldest first; none is in both."""
-        first = "SELECT id FROM samples INDEXED BY samples_filter WHERE fate = 'trained' ORDER BY id LIMIT ?"
-        with self._reading() as db:
-            head = [id for (id,) in db.execute(first, (count,))]
-            tail = [id for (id,) in db.execute(*_newest(["fate = ?"], ["trained"], None, count))][::-1]
-            seen = head[-1] if head else 0
-            return self._records(db, head), self._records(db, [id for id in tail if id > seen])
 
     def count(self) -> int:
         with self._reading() as db:
@@ -237,12 +235,13 @@ class SampleReader:
         return SamplePage(rows, len(found.ids) if counts else None, more, goes_on, found.exact)
 
     def _rows(self, db: sqlite3.Connection, ids: list[int], text: str) -> list[SampleRow]:
-        sql = f"SELECT {', '.join(_ROW)}, text, conversation FROM samples WHERE id = ?"
+        columns = f"{', '.join(_ROW)}, text, conversation, substr(prompt, -{EXCERPT})"
+        sql = f"SELECT {columns} FROM samples LEFT JOIN tasks USING (task) WHERE id = ?"
         rows = []
         for id in ids:
             if found := db.execute(sql, (id,)).fetchone():
-                *values, said, conversation = found
-                rows.append(_row(values, said or "", conversation, text))
+                *values, said, conversation, prompt = found
+                rows.append(_row(values, said or "", conversation, text, prompt or ""))
         return rows
 
     def _records(self, db: sqlite3.Connection, ids: list[int]) -> list[SampleRecord]:
@@ -365,13 +364,13 @@ def _folded(text: str) -> str:
     return text.replace("\0", " ").lower()
 
 
-def _row(values: list[Any], text: str, conversation: bytes | None, needle: str) -> SampleRow:
+def _row(values: list[Any], text: str, conversation: bytes | None, needle: str, prompt: str) -> SampleRow:
     if needle:
         text = indexed(text, conversation).rstrip("\n")
     at = _folded(text).find(_folded(needle)) if needle else -1
     start = max(at - EXCERPT_BEFORE, 0) if at >= 0 else 0
     match = (at - start, min(at - start + len(needle), EXCERPT)) if at >= 0 else None
-    return SampleRow(*values[:11], bool(values[11]), *values[12:], text[start : start + EXCERPT], match)
+    return SampleRow(*values[:11], bool(values[11]), *values[12:], text[start : start + EXCERPT], match, prompt)
 
 
 def _record(row: dict[str, Any], words: dict[int, str]) -> SampleRecord:

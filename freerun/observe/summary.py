@@ -1,18 +1,15 @@
-"""The outcome of a run in figures and in one sentence, computed from its records. Pure functions, no files."""
+"""The outcome of a run in figures and in one sentence, worked out from its columns. No files."""
 
 import math
 import statistics
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
-from freerun.core.records import AgentRecord, StepRecord
-from freerun.core.reports import Span
+from freerun.core.records import AgentRecord
+from freerun.observe.columns import StepColumns
 from freerun.observe.figures import duration, number, share
-from freerun.observe.records import EvalRecord
-
-Interval = tuple[float, float]
+from freerun.observe.spans import SpanIndex, busy, common_s, seconds
 
 
 @dataclass(frozen=True)
@@ -36,21 +33,12 @@ class Trend:
 class Overlap:
     """How much of the time engines and trainer were busy, and busy at once."""
 
-    wall: Interval
-    """From the first generation or training to the last, in seconds of the timeline."""
-    both: list[Interval]
-    """When at least one engine and the trainer were busy."""
+    wall_s: float
+    """From the first generation or training to the last."""
+    both_s: float
     engine_s: float
     """Busy seconds of an engine, mean over engines."""
     trainer_s: float
-
-    @property
-    def wall_s(self) -> float:
-        return self.wall[1] - self.wall[0]
-
-    @property
-    def both_s(self) -> float:
-        return total(self.both)
 
     @property
     def share(self) -> float:
@@ -70,8 +58,6 @@ class Summary:
     staleness_histogram: dict[int, int]
     dropped: dict[str, int]
     judge_failures: dict[str, int]
-    engine_idle_share: float
-    trainer_idle_share: float
     truncated_share: float
     """The mean over the last steps, as many as `reward.window`."""
     overlap: Overlap | None
@@ -79,46 +65,53 @@ class Summary:
     """The mean over the last steps, too."""
     agents: AgentRecord | None
     """Counts of the whole run, and means over the last steps; None without agents."""
+    loss: Trend | None
+    """Of supervised training, which has no rewards."""
 
 
-def summarise(steps: list[StepRecord], evals: list[EvalRecord], spans: list[Span]) -> Summary:
-    wall_s = sum(s.step_s for s in steps)
-    tokens = sum(s.tokens_trained for s in steps)
-    histogram: Counter[int] = Counter()
-    for s in steps:
-        histogram.update({int(age): n for age, n in s.staleness_histogram.items()})
-    reward = trend([s.reward_mean_all for s in steps])
-    last = steps[-(reward.window if reward else 1) :]
-    ends_s = [s.time_s for s in steps] + [e.time_s for e in evals] + [s.end_s for s in spans]
+def summarise(columns: StepColumns, spans: SpanIndex, last_eval_s: float = 0.0) -> Summary:
+    """`last_eval_s` is when the last evaluation ended."""
+    wall_s, tokens = columns.total("step_s"), columns.total("tokens_trained")
+    counted = {int(age): int(sum_of(counts)) for age, counts in columns.family("staleness_histogram/").items()}
+    histogram = dict(sorted((age, count) for age, count in counted.items() if count))
+    reward = trend(columns.column("reward_mean_all").tolist())
+    window = reward.window if reward and reward.window else 1
+    judged = {name: int(columns.last(f"judgements/{name}", 0)) for name in columns.family("judgements/")}
     return Summary(
-        steps=steps[-1].step if steps else 0,
-        duration_s=max(ends_s, default=0.0),
+        steps=columns.steps[-1] if columns.steps else 0,
+        duration_s=max(columns.last("time_s", 0.0), last_eval_s, spans.end_s),
         reward=reward,
-        tokens_trained=tokens,
+        tokens_trained=int(tokens),
         tokens_per_s=tokens / wall_s if wall_s > 0 else 0.0,
         staleness_mean=_weighted_mean(histogram),
-        staleness_max=max((s.staleness_max for s in steps), default=0),
-        staleness_histogram=dict(sorted(histogram.items())),
-        dropped=steps[-1].dropped if steps else {},
-        judge_failures=steps[-1].judge_failures if steps else {},
-        engine_idle_share=sum(s.engine_idle_s for s in steps) / wall_s if wall_s > 0 else 0.0,
-        trainer_idle_share=sum(s.trainer_idle_s for s in steps) / wall_s if wall_s > 0 else 0.0,
-        truncated_share=mean([s.truncated_share for s in last]),
+        staleness_max=max(histogram, default=0),
+        staleness_histogram=histogram,
+        dropped={name: int(columns.last(f"dropped/{name}", 0)) for name in columns.family("dropped/")},
+        judge_failures={name: count for name, count in judged.items() if name not in ("ok", "unparseable")},
+        truncated_share=mean(columns.column("truncated_share").tolist()[-window:]),
         overlap=overlap(spans),
-        cache_hit_share=mean([s.cache_hit_share for s in last]),
-        agents=_agents(steps, last),
+        cache_hit_share=mean(columns.column("cache_hit_share").tolist()[-window:]),
+        agents=_agents(columns, window),
+        loss=trend(columns.column("trainer/loss").tolist()) if reward is None and not judged else None,
     )
 
 
-def _agents(steps: list[StepRecord], last: list[StepRecord]) -> AgentRecord | None:
-    told, told_last = ([s.agents for s in part if s.agents] for part in (steps, last))
-    if not told:
+def _agents(columns: StepColumns, window: int) -> AgentRecord | None:
+    if "agents/requests" not in columns.names:
         return None
-    return replace(
-        told[-1],
-        turns_mean=mean([agents.turns_mean for agents in told_last]),
-        branches_mean=mean([agents.branches_mean for agents in told_last]),
-        reread_tokens=sum(agents.reread_tokens for agents in told),
+
+    def counts(prefix: str) -> dict[str, int]:
+        every = {name: columns.last(prefix + name, 0.0) for name in columns.family(prefix)}
+        return {name: int(count) for name, count in every.items() if count and math.isfinite(count)}
+
+    return AgentRecord(
+        sessions=counts("agents/sessions/"),
+        requests=int(columns.last("agents/requests", 0.0)),
+        turns_mean=mean(columns.column("agents/turns_mean").tolist()[-window:]),
+        branches_mean=mean(columns.column("agents/branches_mean").tolist()[-window:]),
+        forks=counts("agents/forks/"),
+        unused=counts("agents/unused/"),
+        reread_tokens=int(columns.total("agents/reread_tokens")),
     )
 
 
@@ -126,8 +119,16 @@ def outcome(summary: Summary, bound: int | None) -> str:
     """The run in one or two sentences."""
     took = duration(summary.duration_s)
     if not summary.steps:
-        return f"No training step was completed in {took}." if summary.duration_s else "Nothing was recorded."
+        return f"No training step was completed in {took}." if summary.duration_s else "Nothing was recorded yet."
+    return f"{_said(summary, took)}. {_verdict(summary, bound)}".strip()
+
+
+def _said(summary: Summary, took: str) -> str:
     steps = f"{summary.steps} step{'s' if summary.steps > 1 else ''}"
+    if summary.reward is None and summary.loss and summary.loss.window:
+        return (
+            f"Loss {summary.loss.verb} {number(summary.loss.first)} to {number(summary.loss.last)} in {steps}, {took}"
+        )
     if summary.reward is None:
         said = f"{steps} in {took}, and no sample was judged"
     elif summary.reward.window == 0:
@@ -137,7 +138,7 @@ def outcome(summary: Summary, bound: int | None) -> str:
         said = f"Reward {r.verb} {number(r.first)} to {number(r.last)} in {steps} and {took}"
     if summary.overlap:
         said += f", with generation and training running at the same time for {share(summary.overlap.share)} of it"
-    return f"{said}. {_verdict(summary, bound)}".strip()
+    return said
 
 
 def _verdict(summary: Summary, bound: int | None) -> str:
@@ -164,55 +165,21 @@ def trend(values: list[float]) -> Trend | None:
     return Trend(first, last, window, moved)
 
 
-def overlap(spans: Iterable[Span]) -> Overlap | None:
+def overlap(spans: SpanIndex) -> Overlap | None:
     """None unless something was generated or trained."""
-    engines: dict[str, list[Interval]] = defaultdict(list)
-    trainer: list[Interval] = []
-    for span in spans:
-        if span.process.startswith("engine") and span.track == "generate":
-            engines[span.process].append((span.start_s, span.end_s))
-        elif span.process == "trainer" and span.track == "step":
-            trainer.append((span.start_s, span.end_s))
-    generating = union(interval for busy in engines.values() for interval in busy)
-    training = union(trainer)
-    if not generating and not training:
+    engines = [t for t in spans.tracks.values() if t.process.startswith("engine") and t.name == "generate" and t.starts]
+    trainer = [t for t in spans.tracks.values() if t.process == "trainer" and t.name == "step" and t.starts]
+    if not engines and not trainer:
         return None
+    generating, training = busy(engines), busy(trainer)
+    ends = [float(of[1][-1]) for of in (generating, training) if len(of[1])]
+    starts = [float(of[0][0]) for of in (generating, training) if len(of[0])]
     return Overlap(
-        wall=(min(i[0] for i in generating + training), max(i[1] for i in generating + training)),
-        both=intersection(generating, training),
-        engine_s=mean([total(union(busy)) for busy in engines.values()]) if engines else 0.0,
-        trainer_s=total(training),
+        wall_s=max(ends) - min(starts),
+        both_s=common_s(generating, training),
+        engine_s=mean([seconds(engine.merged()) for engine in engines]) if engines else 0.0,
+        trainer_s=seconds(training),
     )
-
-
-def union(intervals: Iterable[Interval], gap_s: float = 0.0) -> list[Interval]:
-    """The same time without overlaps, in order; gaps up to `gap_s` are closed."""
-    merged: list[Interval] = []
-    for start, end in sorted(intervals):
-        if merged and start - merged[-1][1] <= gap_s:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
-        else:
-            merged.append((start, end))
-    return merged
-
-
-def intersection(a: list[Interval], b: list[Interval]) -> list[Interval]:
-    """What two unions share."""
-    shared: list[Interval] = []
-    i = j = 0
-    while i < len(a) and j < len(b):
-        start, end = max(a[i][0], b[j][0]), min(a[i][1], b[j][1])
-        if start < end:
-            shared.append((start, end))
-        if a[i][1] < b[j][1]:
-            i += 1
-        else:
-            j += 1
-    return shared
-
-
-def total(intervals: list[Interval]) -> float:
-    return math.fsum(end - start for start, end in intervals)
 
 
 def mean(values: Sequence[float]) -> float:
@@ -224,6 +191,11 @@ def mean(values: Sequence[float]) -> float:
     return statistics.fmean(known) if largest < 1e200 else statistics.fmean(v / largest for v in known) * largest
 
 
-def _weighted_mean(histogram: Counter[int]) -> float:
-    tokens = histogram.total()
+def sum_of(values: Sequence[float]) -> float:
+    """The sum of those that are known."""
+    return math.fsum(v for v in values if math.isfinite(v))
+
+
+def _weighted_mean(histogram: dict[int, int]) -> float:
+    tokens = sum(histogram.values())
     return sum(age * n for age, n in histogram.items()) / tokens if tokens else math.nan

@@ -83,10 +83,14 @@ async def _train_on(hosts: Hosts, prepared: Prepared, start: Start, guests: Iter
     """As long as the trainer lives."""
     config = prepared.config
     start = replace(start, state=replace(start.state, model=prepared.identity))
-    with start.opened() as folder, StatusFile(folder, start.state.version).kept() as status:
+    with (
+        start.opened() as folder,
+        reported(folder),
+        StatusFile(folder, start.state.version).kept() as status,
+    ):
         live = view(folder.name, config.control.steps, config.control.max_staleness)
         observed = Observed.by(prepared, start, [live, status], [*prepared.guests, *guests])
-        with reported(folder, config.control.max_staleness), closing(observed.all):
+        with closing(observed.all):
             for told in [*start.notes, *([prepared.held_out_warning] if prepared.held_out_warning else [])]:
                 observed.all.note(told)
             note = observed.all.note

@@ -19,7 +19,6 @@ from freerun.observe.folder import JsonLines, RunFolder
 from freerun.observe.live import view
 from freerun.observe.meter import BatchFigures, StepMeter
 from freerun.observe.records import read_steps
-from freerun.observe.summary import summarise
 from freerun.rollouts.agents.spec import SessionFailure
 from tests.observe.runs import a_step
 from tests.observe.test_meter_and_files import batch, result
@@ -211,8 +210,7 @@ def test_the_report_has_the_agents_figures(tmp_path: Path) -> None:
         "2.7k tokens",
     ]:
         assert figure in page.text
-    assert page.data["curves"]["turns_mean"] == [4.0] * 3
-    assert summarise([a_step(1)], [], []).agents is None
+    assert page.data["curves"]["columns"]["agents/turns_mean"] == [4.0] * 3
 
 
 def test_a_counter_goes_on_from_an_earlier_run() -> None:

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from freerun.core import Batch, FinishReason, Group, Sample, Task
 from freerun.core.reports import UpdateReport
@@ -14,7 +12,6 @@ from freerun.core.turns import Turn
 from freerun.observe.folder import RunFolder
 from freerun.observe.records import CallRecord, SampleRecord, TurnRecord
 from freerun.observe.search import SampleFilter, SampleReader
-from freerun.observe.shown_samples import FIRST_TURNS, LAST_TURNS, SAMPLE_TOKENS, TURN_CHARACTERS, fair_share
 from tests.observe.runs import a_sample, keep_samples
 from tests.observe.test_meter_and_files import observing, result
 from tests.observe.test_report import HOSTILE, page_of
@@ -114,52 +111,16 @@ def conversation(turns: list[TurnRecord], tokens: int, **changes: object) -> Sam
     return a_sample(1, turns=turns, member=0, **(lists | changes))
 
 
-def test_the_page_has_turns_with_their_own_tokens(folder: RunFolder) -> None:
+def test_the_report_has_turns_and_what_they_hold_stays_text(folder: RunFolder) -> None:
     asked = TurnRecord(HOSTILE, HOSTILE)
     called = TurnRecord("assistant", "x", "y", [CallRecord(HOSTILE, "{}", "i")], None, True, 0.5, 0, 2, [(0, 2)])
     found = TurnRecord("tool", "5" * 9000, result_of="i")
-    ended = TurnRecord("assistant", "z", sampled=True, start=2, end=3, versions=[(0, 1)])
-    keep_samples(folder.samples, conversation([asked, called, found, ended], 3, branch=1, branches=6))
+    keep_samples(folder.samples, conversation([asked, called, found], 2, branch=1, branches=6))
     page = page_of(folder)
-    (sample,) = page.data["samples"]["early"]
-    first, second, third, fourth = sample["turns"]
-    assert (first["role"], first["text"]) == (HOSTILE, [HOSTILE, 0])
-    assert (second["text"], second["tokens"], second["reward"]) == (["", 0], [0, 2], 0.5), "its tokens say it"
-    assert second["calls"] == [{"name": HOSTILE, "arguments": ["{}", 0], "id": "i"}]
-    assert third["text"] == ["5" * TURN_CHARACTERS, 9000 - TURN_CHARACTERS]
-    assert (fourth["tokens"], sample["tokens"]) == ([2, 3], ["0", "1", "2"])
+    (sample,) = page.data["samples"]["records"].values()
+    first, second, third = sample["turns"]
+    assert (first["role"], first["text"], third["text"]) == (HOSTILE, HOSTILE, "5" * 9000)
+    assert (second["start"], second["end"], second["reward"]) == (0, 2, 0.5)
+    assert second["calls"] == [{"name": HOSTILE, "arguments": "{}", "id": "i"}]
     assert (sample["branch"], sample["branches"]) == (1, 6)
     assert not {"img", "b"} & {tag for tag, _ in page.tags}
-
-
-def test_a_huge_conversation_stays_small_on_the_page_and_shows_both_ends(folder: RunFolder) -> None:
-    turns = [TurnRecord("assistant", "", sampled=True, start=100 * i, end=100 * i + 100) for i in range(500)]
-    keep_samples(folder.samples, conversation(turns, 50_000))
-    (sample,) = page_of(folder).data["samples"]["early"]
-    numbers = [turn["number"] for turn in sample["turns"]]
-    assert numbers == [*range(1, FIRST_TURNS + 1), *range(501 - LAST_TURNS, 501)]
-    assert (sample["num_turns"], sample["length"], len(sample["tokens"])) == (500, 50_000, SAMPLE_TOKENS)
-    last = sample["turns"][-1]
-    start, end = last["tokens"]
-    assert sample["tokens"][start:end] == [str(49_900 + i) for i in range(50)], "each turn has its fair share"
-    assert last["num_tokens"] == 100
-    assert folder.report.stat().st_size < 300_000
-
-
-@given(st.lists(st.integers(0, 50), min_size=1, max_size=20), st.integers(1, 200))
-def test_a_fair_share_uses_what_there_is(sizes: list[int], total: int) -> None:
-    most = fair_share(sizes, total)
-    used = sum(min(size, most) for size in sizes)
-    assert used <= total
-    assert used == sum(sizes) or used > total - len(sizes)
-
-
-def test_the_best_and_the_worst_member_come_with_their_branches(folder: RunFolder) -> None:
-    of_members = [
-        a_sample(1, member=member, branch=number, branches=2, reward=reward)
-        for member, reward in enumerate([0.5, 1.0, 0.0])
-        for number in range(2)
-    ]
-    keep_samples(folder.samples, *of_members)
-    shown = page_of(folder).data["samples"]["early"]
-    assert [(s["member"], s["branch"]) for s in shown] == [(1, 0), (1, 1), (2, 0), (2, 1)]
