@@ -10,7 +10,8 @@ from freerun.core import ConfigError
 from freerun.core.files import atomic_file
 from freerun.observe.folder import RunFolder, encode, writing
 from freerun.observe.records import SampleRecord
-from freerun.observe.search import SampleFilter, SampleReader
+from freerun.observe.sample_reader import SampleReader
+from freerun.observe.search import SampleFilter
 
 _PAGE = 50
 filter_of = SampleFilter

@@ -10,7 +10,7 @@ from typing import Any
 
 from freerun.core import DataError
 from freerun.observe.records import SampleRecord, TurnRecord
-from freerun.observe.search import SampleReader
+from freerun.observe.sample_reader import SampleReader
 
 SAMPLES = 12
 SAMPLE_TOKENS = 3000

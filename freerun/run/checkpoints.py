@@ -103,6 +103,7 @@ class Checkpointer(Observer):
             self._observer.note(note)
         if not copied.shared:
             self._elsewhere.begun(state, Kept(copied.machines, copied.sharing))
+        self._observer.doing("trainer", "idle")
         name = f"copy version {state.version}"
         self._observer.span(Span("checkpoint", name, start_s, time.monotonic(), process="trainer"))
         self._tell(copied.written)
