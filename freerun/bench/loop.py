@@ -178,7 +178,7 @@ class Loop:
             observed.meter.begin(await run.fleet.idle_s())
             try:
                 with suppress(Enough):
-                    async with background(training.watch_engines(run)):
+                    async with background(training.watch(run, self._running)):
                         await control_train(run)
             except asyncio.CancelledError:
                 window.say_what_was_seen(way)

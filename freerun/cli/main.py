@@ -171,6 +171,50 @@ def judge(
 
 
 @app.command()
+def samples(
+    folder: Annotated[Path, typer.Argument(help="The run's folder.", show_default=False, metavar="RUN_FOLDER")],
+    text: Annotated[str, typer.Option(help="Only those that hold this, in any case.", show_default=False)] = "",
+    reward_min: Annotated[float | None, typer.Option(help="Their reward, at least.", show_default=False)] = None,
+    reward_max: Annotated[float | None, typer.Option(help="Their reward, at most.", show_default=False)] = None,
+    truncated: Annotated[
+        bool | None, typer.Option(help="Only those that were cut off, or that were not.", show_default=False)
+    ] = None,
+    staleness_min: Annotated[
+        int | None, typer.Option(help="Versions between their oldest token and the trainer.", show_default=False)
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="The id of their task.", show_default=False)] = None,
+    branch: Annotated[bool, typer.Option("--branch", help="Only of members that have several branches.")] = False,
+    fate: Annotated[
+        str | None, typer.Option(help="trained, no_signal, too_stale, judge_failed, …", show_default=False)
+    ] = None,
+    step_min: Annotated[int | None, typer.Option(help="Their training step, at least.", show_default=False)] = None,
+    step_max: Annotated[int | None, typer.Option(help="Their training step, at most.", show_default=False)] = None,
+    finish: Annotated[str | None, typer.Option(help="stop, length or abort.", show_default=False)] = None,
+    limit: Annotated[int, typer.Option(help="So many, the newest.", min=1)] = 50,
+    out: Annotated[Path | None, typer.Option(help="Write them here.", show_default=False, metavar="FILE.jsonl")] = None,
+) -> None:
+    """Print a run's samples as JSON lines, newest first: each token with its log-probability and version."""
+    from freerun.commands.samples import filter_of, write_samples
+
+    wanted = filter_of(
+        text=text,
+        reward_min=reward_min,
+        reward_max=reward_max,
+        truncated=truncated,
+        staleness_min=staleness_min,
+        task=task,
+        branch=branch,
+        fate=fate,
+        step_min=step_min,
+        step_max=step_max,
+        finish=finish,
+    )
+    found = write_samples(folder, wanted, limit, out)
+    if out:
+        print(f"done: {found} samples are in {out}")
+
+
+@app.command()
 def config(
     file: Annotated[Path | None, typer.Argument(help="Show what this file resolves to.", show_default=False)] = None,
     overrides: Overrides = None,

@@ -5,6 +5,7 @@ for it.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from freerun.control.judging import verdicts_on
 from freerun.control.waiting import together
 from freerun.core import DataError, EngineError, Task, Version
 from freerun.core.observer import Observer
-from freerun.core.reports import Evaluation, WeightsHandle
+from freerun.core.reports import Evaluation, Span, WeightsHandle
 from freerun.engines.base import Answers, Client, Engine
 from freerun.engines.tracked import TrackedEngine
 from freerun.rewards.base import GroupJudge
@@ -138,9 +139,11 @@ class EvaluateBeside(Observer):
     async def _evaluate(self, engine: TrackedEngine, version: Version) -> None:
         """All of it, or nothing: without its engine, members would fail and count as not passed."""
         self._observer.doing(engine.name, f"evaluates version {version}")
+        start_s = time.monotonic()
         with self._skipped(version):
             self._observer.evaluated(version, await engine.roll_out(self._evaluator.evaluate(engine=engine)))
             self._observer.doing(engine.name, "idle")
+        self._observer.span(Span("evaluate", f"version {version}", start_s, time.monotonic(), process=engine.name))
 
     @contextmanager
     def _skipped(self, version: Version) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""run.db: every sample of a run in SQLite, with an index by which text is found. `search.py` reads it.
+"""run.db: every sample of a run in SQLite, with an index by which text is found. `sample_reader.py` reads it.
 
 Promises: a step's samples are there together or not at all, whoever is killed when; a run that goes on appends; readers
 in other processes never wait for the writer, nor it for them (WAL). Knows rows, and nothing of who waits for them.
@@ -96,7 +96,10 @@ class SampleDatabase:
             self._db.executemany(_INSERT, ((id, *row) for id, row in zip(numbered, rows, strict=True)))
             self._db.executemany(
                 "INSERT INTO search(rowid, text) VALUES (?, ?)",
-                ((id, indexed(row[_TEXT], row[_CONVERSATION])) for id, row in zip(numbered, rows, strict=True)),
+                (
+                    (id, search_text(row[_TEXT], row[_CONVERSATION]) + _END)
+                    for id, row in zip(numbered, rows, strict=True)
+                ),
             )
             tasks = {group.task.id: group.task for group in groups if group.task.id not in self._tasks}
             self._db.executemany(
@@ -120,7 +123,7 @@ class SampleDatabase:
         with _transaction(self._db):
             self._db.executemany(
                 "INSERT INTO search(search, rowid, text) VALUES ('delete', ?, ?)",
-                ((id, indexed(text, conversation)) for id, text, conversation in later),
+                ((id, search_text(text, conversation) + _END) for id, text, conversation in later),
             )
             self._db.execute("DELETE FROM samples WHERE step > ?", (step,))
         (last,) = self._db.execute("SELECT max(id) FROM samples").fetchone()
@@ -149,10 +152,10 @@ class SampleDatabase:
             self._words[tokens] = True
 
 
-def indexed(text: str, conversation: bytes | None) -> str:
-    """The text that `search` has of a sample. FTS5 would stop at a NUL."""
+def search_text(text: str, conversation: bytes | None) -> str:
+    """What a search for text looks at. FTS5 would stop at a NUL."""
     turns = msgspec.json.decode(conversation, type=list[TurnRecord]) if conversation else []
-    return searched(text, turns).replace("\0", " ") + _END
+    return searched(text, turns).replace("\0", " ")
 
 
 def put_aside(path: Path) -> Path:

@@ -4,14 +4,14 @@ Rows are made thousands a second in the thread that writes them, so the common c
 slice of the sample's arrays and not a mask over them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from freerun.core import Group, Sample
+from freerun.core import FinishReason, Group, Sample, Version
 from freerun.core.groups import DropReason
 from freerun.core.nouns import NOT_SAMPLED, member_places
 from freerun.core.turns import Turn
@@ -29,6 +29,8 @@ COLUMNS = (
     "conversation",
 )
 Row = tuple[Any, ...]
+_FINISH = {reason: reason.value for reason in FinishReason}
+"""Plain strings: SQLite takes others by a detour."""
 Logprobs = NDArray[np.float32]
 
 
@@ -65,38 +67,52 @@ def few_rows_of(ended: EndedGroup) -> Iterator[Row]:
 
 
 def _rows(ended: EndedGroup, samples: list[Sample], fate: str, before: list[Logprobs] | None) -> Iterator[Row]:
-    group, version = ended.group, ended.step - 1
-    task = whole(group.task.id)
-    members = member_places(samples)
-    branched = len(members) < len(samples)
-    branch_of = {place: at for at, branches in enumerate(members) for place in branches} if branched else {}
-    for place, sample in enumerate(samples):
-        branches = members[branch_of[place]] if branched else [place]
-        member = (branch_of[place] if branched else place) if sample.member is None else sample.member
+    group, version, task = ended.group, ended.step - 1, whole(ended.group.task.id)
+    for place, (sample, (member, branch, branches)) in enumerate(zip(samples, _branches(samples), strict=True)):
         places = sampled_places(sample)
-        runs = [run for run in sample.versions.runs if run[0] != NOT_SAMPLED]
-        length = sum(count for _, count in runs)
-        ages = sum((version - sampled_by) * count for sampled_by, count in runs)
+        length, oldest, ages, versions = _ages(sample.versions.runs, version)
         yield (
-            *(ended.step, version, group.id, task, member, branches.index(place), len(branches), sample.reward),
-            *(fate, sample.finish.value, sample.truncated, length, len(sample.turns)),
-            version - min(sampled_by for sampled_by, _ in runs) if runs else 0,
-            ages / length if length else 0.0,
-            whole(sample.text),
+            *(ended.step, version, group.id, task, member, branch, branches, sample.reward, fate),
+            *(_FINISH[sample.finish], sample.truncated, length, len(sample.turns), oldest, ages, whole(sample.text)),
             sample.tokens[places].tobytes(),
             sample.behavior_logprobs[places].tobytes(),
-            str([list(run) for run in VersionRuns.joined(runs).runs]),
+            versions,
             before[place].astype(np.float32, copy=False).tobytes() if before else None,
             encode(turns_of(sample)) if sample.turns else None,
         )
 
 
+def _branches(samples: list[Sample]) -> list[tuple[int, int, int]]:
+    """Of each sample: its member, which of its branches it is, and how many there are."""
+    if len({sample.member for sample in samples}) == len(samples) > 1:
+        return [(place if sample.member is None else sample.member, 0, 1) for place, sample in enumerate(samples)]
+    found = [(0, 0, 1)] * len(samples)
+    for number, places in enumerate(member_places(samples)):
+        for branch, place in enumerate(places):
+            member = samples[place].member
+            found[place] = number if member is None else member, branch, len(places)
+    return found
+
+
+def _ages(runs: Sequence[tuple[Version, int]], version: Version) -> tuple[int, int, float, str]:
+    """How many tokens were sampled, the staleness of the oldest and their mean, and by which versions, as JSON."""
+    if len(runs) == 2 and runs[0][0] == NOT_SAMPLED:
+        sampled_by, count = runs[1]
+        return count, version - sampled_by, float(version - sampled_by), f"[[{sampled_by}, {count}]]"
+    sampled = VersionRuns.joined(run for run in runs if run[0] != NOT_SAMPLED).runs
+    if not sampled:
+        return 0, 0, 0.0, "[]"
+    length = sum(count for _, count in sampled)
+    mean = version - sum(sampled_by * count for sampled_by, count in sampled) / length
+    return length, version - min(sampled)[0], mean, str([list(run) for run in sampled])
+
+
 def sampled_places(sample: Sample) -> slice | NDArray[np.bool_]:
     """Which of its tokens the policy sampled."""
     runs = sample.versions.runs
-    first = runs[0][1] if runs and runs[0][0] == NOT_SAMPLED else 0
-    if all(version != NOT_SAMPLED for version, _ in runs[1:]):
-        return slice(first, None)
+    given = [place for place, run in enumerate(runs) if run[0] == NOT_SAMPLED]
+    if given == [0] or not given:
+        return slice(runs[0][1] if given else 0, None)
     return sample.versions.by_token() != NOT_SAMPLED
 
 

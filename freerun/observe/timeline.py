@@ -159,7 +159,7 @@ def _end_us(events: list[dict[str, Any]]) -> float:
 
 
 def _order(process: str) -> int:
-    """Viewers show data flowing down: controller, engines by number, trainer, evaluator, anything else."""
-    first = {"controller": 0, "trainer": 10_000, "evaluator": 10_001}
+    """Viewers show data flowing down: controller, engines by number, agents, judges, trainer, evaluator, the rest."""
+    first = {"controller": 0, "agents": 9_998, "rewards": 9_999, "trainer": 10_000, "evaluator": 10_001}
     number = re.fullmatch(r"engine (\d+)", process)
     return 1 + int(number[1]) if number else first.get(process, 20_000)

@@ -19,7 +19,8 @@ from freerun.observe.columns import StepColumns
 from freerun.observe.figures import duration
 from freerun.observe.folder import RunFolder, encode
 from freerun.observe.records import EvalRecord, NoteRecord, SampleRecord, as_record, nulls_to_nan
-from freerun.observe.search import SampleFilter, SamplePage, SampleReader
+from freerun.observe.sample_reader import SamplePage, SampleReader
+from freerun.observe.search import SampleFilter
 from freerun.observe.spans import SpanIndex
 from freerun.observe.status import RunPhase, RunStatus, read_status
 from freerun.observe.summary import Summary, outcome, summarise

@@ -7,6 +7,8 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 from freerun.core import FreerunError
+from freerun.core.lanes import Lanes
+from freerun.core.reports import Span
 from freerun.machine.forked import Forks
 from freerun.rewards.base import JudgeReason, Verdict
 from freerun.rewards.judges import REMOTE
@@ -18,6 +20,7 @@ JUDGEMENTS_PER_WORKER = 1000
 MAX_FOREIGN_REPLIES = 3
 """How many workers in a row may have their reply to a request written by another process, such as a child that the
 judge forked. That is not the request's fault, so a new worker judges it."""
+_MOST_LANES = 16
 FIRST_PAUSE_S = 0.2
 """The pause before a remote judge is asked again; it doubles each time. Only the judgement waits, not a worker."""
 
@@ -54,6 +57,7 @@ class Pool:
         self._pending: set[asyncio.Future[Verdict]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._forks = Forks(program(judges, workers), JudgeWorker, log)
+        self._lanes = judging_lanes(judges)
         self._stopped_by: BaseException | None = None
         self.sees_samples = False
         """Whether one of the judges asks for the whole sample. Known when it is open."""
@@ -90,6 +94,11 @@ class Pool:
     def waiting(self) -> int:
         """The number of requests that no worker has taken yet."""
         return self._queue.qsize()
+
+    def spans(self, every: bool = False) -> list[Span]:
+        """When its workers were busy, since it was last asked. What may still become longer is left for the next time,
+        unless `every` one is wanted."""
+        return self._lanes.take(every)
 
     async def judge_all(self, requests: Sequence[bytes]) -> list[Verdict]:
         return await asyncio.gather(*map(self.judge, requests))
@@ -132,12 +141,13 @@ class Pool:
                     continue
                 if not worker.alive or worker.asked >= JUDGEMENTS_PER_WORKER:
                     worker = await self._replace(worker)
-                for _ in range(MAX_FOREIGN_REPLIES):
-                    if (verdict := await worker.judge(pending.request, self._timeout_s)) is not None:
-                        break
-                    worker = await self._replace(worker)
-                else:
-                    verdict = Verdict(None, JudgeReason.CRASH, "processes that the judge forked reply in its place")
+                with self._lanes.busy():
+                    for _ in range(MAX_FOREIGN_REPLIES):
+                        if (verdict := await worker.judge(pending.request, self._timeout_s)) is not None:
+                            break
+                        worker = await self._replace(worker)
+                    else:
+                        verdict = Verdict(None, JudgeReason.CRASH, "processes that the judge forked reply in its place")
                 if not pending.verdict.done():
                     pending.verdict.set_result(verdict)
                 if verdict.reason in (JudgeReason.TIMEOUT, JudgeReason.CRASH):
@@ -153,6 +163,12 @@ class Pool:
         """Stop the pool if a task failed, such as when the judges no longer load. Cancelled tasks have not failed."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self.stop(error)
+
+
+def judging_lanes(judges: Sequence[JudgeSpec]) -> Lanes:
+    """What the timeline shows of a pool."""
+    names = ", ".join(judge.name.rpartition("/")[2] for judge in judges)
+    return Lanes("rewards", names or "judge", "judge", "judgements", _MOST_LANES)
 
 
 def copy_error(error: BaseException) -> BaseException:

@@ -5,6 +5,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
+from freerun.core.reports import Span
 from freerun.rewards.base import Verdict
 from freerun.rewards.config import RewardConfig
 from freerun.rewards.judges import REMOTE
@@ -39,6 +40,8 @@ class JudgePool(Protocol):
     async def judge_all(self, requests: Sequence[bytes]) -> list[Verdict]: ...
 
     def stop(self, error: BaseException) -> None: ...
+
+    def spans(self, every: bool = False) -> list[Span]: ...
 
 
 class OpensPools(Protocol):

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from freerun.core import FreerunError, RewardError, Task
+from freerun.core.reports import Span
 from freerun.machine.frames import frame
 from freerun.rewards.base import JudgedSample, JudgeReason, Verdict, total
 from freerun.rewards.cache import VerdictCache
@@ -85,6 +86,10 @@ class JudgeService:
     def waiting(self) -> int:
         """The number of answers that wait to be judged, in the pool with the longest queue."""
         return max((pool.waiting for pool in self._pools), default=0)
+
+    def spans(self, every: bool = False) -> list[Span]:
+        """When judges were busy, since it was last asked."""
+        return [span for pool in self._pools for span in pool.spans(every)]
 
     async def judge(self, task: Task, answer: str | JudgedSample) -> Verdict:
         (verdict,) = await self.judge_all(task, [answer])

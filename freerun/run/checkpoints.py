@@ -19,6 +19,7 @@ from freerun.core.state import RunState
 from freerun.observe.folder import RunFolder, writing
 from freerun.train.base import Trainer
 from freerun.train.checkpoint_folder import CONTROL, CheckpointFolder, Kept
+from freerun.train.protocol import Written
 
 _LAST_SAVE_S = 2.5
 """How long an interrupted run may take to save what it has: Ctrl-C ends everything within five seconds."""
@@ -102,14 +103,23 @@ class Checkpointer(Observer):
             self._observer.note(note)
         if not copied.shared:
             self._elsewhere.begun(state, Kept(copied.machines, copied.sharing))
+        self._observer.doing("trainer", "idle")
         name = f"copy version {state.version}"
         self._observer.span(Span("checkpoint", name, start_s, time.monotonic(), process="trainer"))
+        self._tell(copied.written)
 
     async def written(self) -> None:
         """Wait until the last one is complete."""
         with self._elsewhere.forgotten_by_failure():
-            await self._trainer.written()
+            written = await self._trainer.written()
         self._elsewhere.completed()
+        self._tell(written)
+
+    def _tell(self, written: Written | None) -> None:
+        """When one was written to the disk, beside what the trainer did."""
+        if written:
+            name = f"write version {written.version}"
+            self._observer.span(Span("write", name, written.start_s, written.end_s, process="trainer"))
 
     async def weights(self) -> None:
         """Save the trainer's version as a Hugging Face folder, `checkpoints/last`."""

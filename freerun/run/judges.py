@@ -71,7 +71,7 @@ class JudgesElsewhere:
     @asynccontextmanager
     async def open(self, settings: list[PoolSettings], log: BinaryIO | None) -> AsyncIterator[list[SpreadPool]]:
         """What judges print is in the logs of their processes. The first start must succeed on every machine."""
-        spread = SpreadPools(len(settings))
+        spread = SpreadPools([one.judges for one in settings])
         shares = shared_out([_at_its_path(one) for one in settings], self._workers)
         started = await together(*(self._start(name, pools) for name, pools in shares.items()))
         for name, one in zip(shares, started, strict=True):

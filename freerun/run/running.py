@@ -9,6 +9,7 @@ from typing import Any
 
 from freerun.control.waiting import background, together
 from freerun.core import EngineError, ProcessDied, TrainerError
+from freerun.core.reports import Span
 from freerun.engines.http import HttpEngine
 from freerun.machine.processes import Processes
 from freerun.observe.folder import RunFolder
@@ -41,6 +42,11 @@ class RunProcesses:
     agents: AgentServices | None
     kept: KeptEngines
     hosts: Hosts
+
+    def spans(self, every: bool = False) -> list[Span]:
+        """When judges and agents were busy, since it was last asked. What may still become longer is left for the next
+        time, unless `every` one is wanted."""
+        return self.judge.spans(every) + (self.agents.pool.spans(every) if self.agents else [])
 
 
 @asynccontextmanager

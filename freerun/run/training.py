@@ -151,7 +151,7 @@ async def _train(run: Run, running: RunProcesses, start: Start, observed: Observ
     try:
         async with (
             saved(checkpointer.checkpoint, checkpointer.written, checkpointer.weights),
-            background(watch_engines(run)),
+            background(watch(run, running)),
             background(running.kept.keep(_who_loses(run, beside, running), running.hosts.newcomers())),
         ):
             await control_train(run)
@@ -162,6 +162,8 @@ async def _train(run: Run, running: RunProcesses, start: Start, observed: Observ
     finally:
         if beside:
             beside.cancel()
+        for span in running.spans(every=True):
+            everybody.span(span)
 
 
 def _who_loses(run: Run, beside: EvaluateBeside | None, running: RunProcesses) -> dict[str, Joined]:
@@ -170,9 +172,12 @@ def _who_loses(run: Run, beside: EvaluateBeside | None, running: RunProcesses) -
     return {**dict.fromkeys(running.engines, run), **evaluator} if running.hosts.apart else {}
 
 
-async def watch_engines(run: Run) -> None:
+async def watch(run: Run, running: RunProcesses) -> None:
+    """Have everybody told how the engines are doing, and when judges and agents were busy."""
     while True:
         await run.fleet.poll()
+        for span in running.spans():
+            run.observer.span(span)
         await asyncio.sleep(_POLL_S)
 
 

@@ -4,7 +4,7 @@ from typing import Protocol
 
 from freerun.core import Batch, Sample, Version
 from freerun.core.reports import StepResult, WeightsHandle
-from freerun.train.protocol import Copied
+from freerun.train.protocol import Copied, Written
 
 
 class Trainer(Protocol):
@@ -39,6 +39,6 @@ class Trainer(Protocol):
         """
         ...
 
-    async def written(self) -> None:
-        """Returns when the last checkpoint is complete."""
+    async def written(self) -> Written | None:
+        """Returns when the last checkpoint is complete, and when it was written, unless that was told already."""
         ...

@@ -12,10 +12,12 @@ they are the configuration's.
 
 import pickle
 import random
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from freerun.core import TrainerError, Version
 from freerun.train.apart import Parts, find_keepers, in_a_line, is_apart, own_folder, shares, why_apart
 from freerun.train.checkpoint_folder import CONTROL, CheckpointFolder
 from freerun.train.learner import Learner
+from freerun.train.protocol import Written
 from freerun.train.ranks import ALONE, Ranks
 
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
@@ -45,6 +48,7 @@ class CheckpointWriter:
         self._keep, self._ranks = keep, ranks
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._going: Future[None] | None = None
+        self._written: Written | None = None
         self._told = False
         """That machines keep their own parts."""
 
@@ -61,13 +65,15 @@ class CheckpointWriter:
             if any(keepers):
                 return self._begin_apart(learner, folder, keepers, control)
         written = async_save(_state(learner), checkpoint_id=unfinished, process_group=self._ranks.aside)
-        self._going = self._thread.submit(self._complete, checkpoint_folder, version, unfinished, written, control)
+        complete = partial(self._complete, checkpoint_folder, version, unfinished, written, control)
+        self._going = self._thread.submit(self._timed, version, complete)
         return []
 
     def _begin_apart(self, learner: Learner, folder: Path, keepers: list[int], control: str) -> list[str]:
         parts = Parts(CheckpointFolder(folder), learner.version, keepers, self._ranks)
         written = async_save(shares(_state(learner)), checkpoint_id=parts.begin(), no_dist=True)
-        self._going = self._thread.submit(parts.complete, written, control, self._keep)
+        complete = partial(parts.complete, written, control, self._keep)
+        self._going = self._thread.submit(self._timed, learner.version, complete)
         told, self._told = self._told, True
         return [] if told else [why_apart(folder, self._ranks)]
 
@@ -77,6 +83,16 @@ class CheckpointWriter:
         if going:
             wait([going])
             self._ranks.by_first(lambda: _outcome(going))
+
+    def last_written(self) -> Written | None:
+        """The last one that is complete, if that was not told yet."""
+        written, self._written = self._written, None
+        return written
+
+    def _timed(self, version: Version, complete: Callable[[], None]) -> None:
+        start_s = time.monotonic()
+        complete()
+        self._written = Written(version, start_s, time.monotonic())
 
     def _complete(
         self, checkpoint_folder: CheckpointFolder, version: Version, unfinished: Path, written: Any, control: str

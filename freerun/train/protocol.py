@@ -22,6 +22,15 @@ class Checkpoint:
 
 
 @dataclass(slots=True, frozen=True)
+class Written:
+    """A checkpoint is complete; when it was written, in seconds of the trainer's monotonic clock."""
+
+    version: Version
+    start_s: float
+    end_s: float
+
+
+@dataclass(slots=True, frozen=True)
 class Copied:
     """What a checkpoint is of is copied; it will be complete when the next one is begun, or `written` returns."""
 
@@ -33,6 +42,8 @@ class Copied:
     """Whether the first rank writes it where the controller sees it."""
     notes: list[str]
     """What the run should be told."""
+    written: Written | None = None
+    """The one before, unless that was told already."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -59,5 +70,5 @@ METHODS: dict[str, tuple[Any, Any]] = {
     "publish": (None, WeightsHandle),
     "save": (str, None),
     "checkpoint": (Checkpoint, Copied),
-    "written": (None, None),
+    "written": (None, Written | None),
 }

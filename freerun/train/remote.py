@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, Self
@@ -16,7 +17,7 @@ from freerun.core.clock import Clock
 from freerun.core.lost import Losable
 from freerun.core.reports import StepResult, WeightsHandle
 from freerun.train.messages import in_parts, opening, samples_message
-from freerun.train.protocol import METHODS, BatchHead, Checkpoint, Copied, GroupHead
+from freerun.train.protocol import METHODS, BatchHead, Checkpoint, Copied, GroupHead, Written
 from freerun.train.sockets import connect
 
 
@@ -70,10 +71,14 @@ class RemoteTrainer:
     async def checkpoint(self, version: Version, folder: str, control: str) -> Copied:
         with _token(Path(folder)) as token:
             copied: Copied = await self._call("checkpoint", Checkpoint(version, folder, control, token))
-        return copied
+        return replace(copied, written=self._written_by_our_clock(copied.written))
 
-    async def written(self) -> None:
-        await self._call("written", None)
+    async def written(self) -> Written | None:
+        return self._written_by_our_clock(await self._call("written", None))
+
+    def _written_by_our_clock(self, written: Written | None) -> Written | None:
+        ours = self._clock.ours
+        return written and replace(written, start_s=ours(written.start_s), end_s=ours(written.end_s))
 
     def _by_our_clock(self, result: StepResult) -> StepResult:
         ours = self._clock.ours

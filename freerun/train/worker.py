@@ -29,7 +29,7 @@ from freerun.train.config import TrainConfig
 from freerun.train.divergence import refuse_divergence
 from freerun.train.learner import Learner
 from freerun.train.messages import Received, receive
-from freerun.train.protocol import Checkpoint, Copied
+from freerun.train.protocol import Checkpoint, Copied, Written
 from freerun.train.ranks import ALONE, Ranks
 from freerun.train.sockets import listening
 from freerun.weights.base import Publisher, of_parts
@@ -138,14 +138,15 @@ class TrainerProcess:
         self._refuse_half_a_step()
         notes = self._checkpoints.begin(self._learner, Path(wanted.folder), wanted.control)
         shared = (Path(wanted.folder) / wanted.token).exists()
-        return Copied(self.ranks.machines, self.ranks.sharing, shared, notes)
+        return Copied(self.ranks.machines, self.ranks.sharing, shared, notes, self._checkpoints.last_written())
 
     def _refuse_half_a_step(self) -> None:
         if not self._learner.savable:
             raise TrainerError(f"version {self._learner.version} is gone: the step after it failed half-way")
 
-    def written(self, _: None) -> None:
+    def written(self, _: None) -> Written | None:
         self._checkpoints.finish()
+        return self._checkpoints.last_written()
 
 
 class Worker(Protocol):

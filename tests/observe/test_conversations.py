@@ -11,7 +11,8 @@ from freerun.core.task import Message
 from freerun.core.turns import Turn
 from freerun.observe.folder import RunFolder
 from freerun.observe.records import CallRecord, SampleRecord, TurnRecord
-from freerun.observe.search import SampleFilter, SampleReader
+from freerun.observe.sample_reader import SampleReader
+from freerun.observe.search import SampleFilter
 from tests.observe.runs import a_sample, keep_samples
 from tests.observe.test_meter_and_files import observing, result
 from tests.observe.test_report import HOSTILE, page_of

@@ -21,9 +21,10 @@ from freerun.core.reports import StepResult
 from freerun.observe import samples as kept_samples
 from freerun.observe import search
 from freerun.observe.database import SampleDatabase
+from freerun.observe.sample_reader import EXCERPT, SamplePage, SampleReader
 from freerun.observe.sample_rows import EndedGroup, rows_of
 from freerun.observe.samples import KeptSamples
-from freerun.observe.search import SampleFilter, SamplePage, SampleReader
+from freerun.observe.search import SampleFilter
 from tests.control.test_promises import Letters
 from tests.observe.runs import a_step
 
@@ -209,7 +210,7 @@ def test_odd_text_breaks_nothing(path: Path) -> None:
     assert found(path, text="X THE END") == [odd[3]]
     with closing(SampleReader(path)) as reader:
         (row,) = reader.page(SampleFilter(text="the end")).rows
-        assert len(row.excerpt) < search.EXCERPT + 1
+        assert len(row.excerpt) < EXCERPT + 1
         assert row.match is not None
         assert row.excerpt[slice(*row.match)] == "the end"
 

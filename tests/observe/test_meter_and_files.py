@@ -17,8 +17,9 @@ from freerun.observe.files import RunFiles
 from freerun.observe.folder import RunFolder
 from freerun.observe.live import view
 from freerun.observe.meter import BatchFigures, StepMeter
+from freerun.observe.sample_reader import SampleReader
 from freerun.observe.samples import KeptSamples
-from freerun.observe.search import SampleFilter, SampleReader
+from freerun.observe.search import SampleFilter
 from freerun.observe.timeline import read_timeline
 from tests.control.test_promises import Letters
 

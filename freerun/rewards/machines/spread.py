@@ -7,15 +7,17 @@ and a reason, as one whose worker died on the controller's machine.
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 
 from freerun.core import ProcessDied
+from freerun.core.reports import Span
 from freerun.machine.nodes.link import Link, LinkLost, join
 from freerun.rewards.base import JudgeReason, Verdict
 from freerun.rewards.machines.messages import LOST_S, About, FromJudge, Judgement, ToJudge
-from freerun.rewards.pool import copy_error
+from freerun.rewards.pool import copy_error, judging_lanes
+from freerun.rewards.spec import JudgeSpec
 
 _A_WORKER = 2
 """Requests that a machine has for each of its workers: the next is there when one has been judged."""
@@ -31,6 +33,8 @@ class _Pending:
     request: bytes
     verdict: asyncio.Future[Verdict]
     losses: int = 0
+    ended: Callable[[], None] = lambda: None
+    """To be called when the machine that it was sent to has it no more."""
 
 
 class JudgeMachine:
@@ -67,6 +71,7 @@ class JudgeMachine:
         self._number += 1
         self._asked[self._number] = pool, pending
         self._running[pool.number] += 1
+        pending.ended = pool.lanes.begin()
         self._link.send(ToJudge(id=self._number, pool=pool.number, request=pending.request))
 
     async def serve(self) -> None:
@@ -80,6 +85,7 @@ class JudgeMachine:
             if isinstance(message, Judgement) and message.id in self._asked:
                 pool, pending = self._asked.pop(message.id)
                 self._running[pool.number] -= 1
+                pending.ended()
                 if not pending.verdict.done():
                     pending.verdict.set_result(message.verdict)
                 pool.dispatch()
@@ -88,6 +94,8 @@ class JudgeMachine:
         """What it leaves without a verdict, in the order in which it was sent."""
         self._link.close()
         left, self._asked = list(self._asked.values()), {}
+        for _, pending in left:
+            pending.ended()
         return left
 
 
@@ -98,17 +106,22 @@ class SpreadPool:
     by it, by `stop`, and by the loss of the machine, after which it waits for another.
     """
 
-    def __init__(self, number: int, machines: dict[str, JudgeMachine]) -> None:
+    def __init__(self, number: int, machines: dict[str, JudgeMachine], judges: Sequence[JudgeSpec] = ()) -> None:
         """`machines` are those that are there, by name: a view that changes."""
         self.number, self._machines = number, machines
         self.sees_samples = False
         self._queue: deque[_Pending] = deque()
         self._pending: set[asyncio.Future[Verdict]] = set()
         self._stopped_by: BaseException | None = None
+        self.lanes = judging_lanes(judges)
 
     @property
     def waiting(self) -> int:
         return len(self._queue)
+
+    def spans(self, every: bool = False) -> list[Span]:
+        """When machines had requests of its, since it was last asked."""
+        return self.lanes.take(every)
 
     async def judge_all(self, requests: Sequence[bytes]) -> list[Verdict]:
         return await asyncio.gather(*map(self.judge, requests))
@@ -156,9 +169,10 @@ class SpreadPool:
 class SpreadPools:
     """All pools of a reward, and the machines that they are on at the moment."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, judges: Sequence[Sequence[JudgeSpec]]) -> None:
+        """`judges` of each pool."""
         self._machines: dict[str, JudgeMachine] = {}
-        self.pools = [SpreadPool(number, self._machines) for number in range(count)]
+        self.pools = [SpreadPool(number, self._machines, of_pool) for number, of_pool in enumerate(judges)]
 
     def add(self, name: str, machine: JudgeMachine) -> None:
         self._machines[name] = machine

@@ -8,6 +8,8 @@ from typing import Self
 import msgspec
 
 from freerun.core import ConfigError, FreerunError, Task
+from freerun.core.lanes import Lanes
+from freerun.core.reports import Span
 from freerun.machine.forked import Died, ForeignReply, ForkedWorker, Forks, Program
 from freerun.machine.frames import frame
 from freerun.rollouts.agents.log import AgentLog
@@ -16,6 +18,7 @@ from freerun.rollouts.agents.spec import Access, AgentResult, AgentSpec, Session
 
 SESSIONS_PER_WORKER = 1000
 """After this many, a worker is replaced by a new fork, which frees what its libraries leaked."""
+_MOST_LANES = 32
 CLEAN_S = 1.0
 """For a worker to end what a session left behind. One that takes longer is killed; the session's result stands."""
 MODULE = "freerun.rollouts.agents.forkserver"
@@ -70,9 +73,14 @@ class AgentPool:
         self._places = asyncio.Semaphore(max_sessions)
         self._idle: list[AgentWorker] = []
         self._sessions: set[asyncio.Task[AgentResult]] = set()
+        self._lanes = Lanes("agents", "session", "session", "sessions", _MOST_LANES, gap_s=0.0)
         self._is_open = False
         self.waiting = 0
         """Calls of `run` that have no place yet."""
+
+    def spans(self, every: bool = False) -> list[Span]:
+        """The sessions that ended since it was last asked."""
+        return self._lanes.take(every)
 
     @property
     def running(self) -> int:
@@ -110,7 +118,7 @@ class AgentPool:
         if not self._is_open:
             self._places.release()
             raise FreerunError("the agents' processes are not running: the pool is closed")
-        session = asyncio.create_task(self._session(frame(SessionRequest(task, access)), deadline_s))
+        session = asyncio.create_task(self._session(frame(SessionRequest(task, access)), deadline_s, task.id))
         self._sessions.add(session)
         session.add_done_callback(self._on_session_done)
         try:
@@ -127,11 +135,12 @@ class AgentPool:
         self._sessions.discard(session)
         self._places.release()
 
-    async def _session(self, request: bytes, deadline_s: float) -> AgentResult:
+    async def _session(self, request: bytes, deadline_s: float, task: str) -> AgentResult:
         worker: AgentWorker | None = None
         try:
             worker = await self._worker()
-            result = await worker.run(request, deadline_s)
+            with self._lanes.busy(task=task):
+                result = await worker.run(request, deadline_s)
             if worker.alive and await worker.is_clean() and worker.asked < self._sessions_per_worker:
                 self._idle.append(worker)
                 worker = None
