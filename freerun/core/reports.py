@@ -3,6 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from freerun.core.task import Version
 
 
@@ -107,6 +110,10 @@ class StepResult:
     """Figures that left their healthy range with this step, and the likely cause."""
     weights: WeightsHandle | None = None
     """That version, published. Supervised steps publish nothing."""
+    before_logprobs: list[NDArray[np.float32]] | None = None
+    """For each sample of the batch, in its order: the log-probability, by the weights before the step, of each token
+    that was sampled (whose version is not NOT_SAMPLED). NaN where it was not computed: tokens without a loss; those of
+    later minibatches without `train.proximal: recompute`; what is beyond four million tokens."""
 
     @property
     def learned_s(self) -> float:
