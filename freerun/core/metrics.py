@@ -175,7 +175,7 @@ METRICS: dict[str, Metric] = {
         "Zero without them. Too much: raise rollout.top_p, or set rollout.top_k: 0.",
         "nats",
         "Drift",
-        cause="raise rollout.top_p, and rollout.top_k or set it to 0, which keeps all",
+        cause="raise rollout.top_p or rollout.top_k (1 and 0 cut nothing off)",
     ),
     "trainer/drift_tokens": Metric(
         "Drift by tokens that do not match",
@@ -186,8 +186,7 @@ METRICS: dict[str, Metric] = {
         "Drift",
         0.0,
         1e-4,
-        "tokens are not those that were sampled: see that nothing encodes answers again, and that engines have the "
-        "model in model.path",
+        "see that nothing encodes answers again, and that engines have the weights that they say",
     ),
     "trainer/drift_unexplained": Metric(
         "Drift that is unexplained",

@@ -14,16 +14,19 @@ was really sampled from. Tokens tell the causes of d apart by what can have touc
     sampled by older weights                             numerics           + staleness
     the same, part of its cache older still              numerics + cache   + staleness
 
-Numerics are measured on the first kind, in this step or the latest that had some (`Reference`), and taken off the
+Numerics are measured on the first kind, in this step and the latest that had some (`Reference`), and taken off the
 others. Where cache and staleness both have a part, it is shared out in proportion to what they have where they are alone.
-What no drift of weights explains is found before all that (`mismatched.py`).
+What no drift of weights explains is found before all that (`mismatched.py`): best among fresh tokens, and what it adds
+to their mean is taken off the others, too.
 
 A part is never negative, and together they are the whole. What no other token has shown the cause of is `unexplained`,
-and not given to any: such as old tokens, before there was ever a fresh one.
+and not given to any: such as old tokens, before there was ever a fresh one; or old tokens that are suddenly much further
+off than versions have moved them before.
 
 Knows nothing of batches, ranks or torch.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -46,6 +49,12 @@ _LATEST = 20_000
 _GROWTH = 1.4
 """Staleness grows as its age to this power, as measured: 1 would be steps that have nothing to do with each other, 2
 steps in one direction."""
+_JUMP = 4.0
+"""Staleness may grow by this factor within the latest tokens; what is beyond is unexplained."""
+_ROUNDING = 0.03
+"""Fresh tokens beside ones that do not match have no more than this by rounding: a quarter of a nat."""
+_SMALL = 0.01
+"""Nats that are not asked for their cause so closely."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -85,8 +94,10 @@ class Reference(NamedTuple):
 
     numerics: Seen = Seen()
     staleness: Seen = Seen()
-    """Of tokens one version old."""
+    """Of tokens one version old, at the full learning rate."""
     cache: Seen = Seen()
+    tokens: Seen = Seen()
+    """What tokens that do not match add to the mean of fresh ones. Nobody changes tokens by their age."""
 
     @property
     def plain(self) -> tuple[tuple[float, float], ...]:
@@ -97,6 +108,24 @@ class Reference(NamedTuple):
         return cls(*(Seen(*seen) for seen in plain))
 
 
+class _Usual(NamedTuple):
+    """How far versions have moved tokens in earlier steps: what of one version at the full learning rate, if known, and
+    the share of that rate now. Log-probabilities move as the learning rate does, so ½ d² as its square."""
+
+    known: float | None
+    pace: float
+
+    def at(self, by_one: float, age: int) -> float:
+        return float(by_one * age**_GROWTH * self.pace**2)
+
+    def by_one(self, mean: float, age: int) -> float:
+        return float(mean / (age**_GROWTH * self.pace**2))
+
+    def most(self, age: int) -> float:
+        """Weights have never moved as far as this: more may be another fault."""
+        return math.inf if self.known is None else _JUMP * self.at(self.known, age) + _SMALL
+
+
 @dataclass(slots=True, frozen=True)
 class _Kind:
     """The tokens of one age whose caches are mixed, or are not."""
@@ -105,11 +134,19 @@ class _Kind:
     mixed: bool
     count: int
     total: float
-    """The sum of their ½ d², without what is by tokens that do not match."""
+    """The sum of their ½ d², without what is by tokens that were found not to match."""
+    wrong: float
+    """That."""
 
-    def beyond(self, numerics: float) -> float:
-        """Their mean, less numerics."""
-        return max(self.total / self.count - numerics, 0.0)
+    @property
+    def is_fresh(self) -> bool:
+        """Nothing but the weights of the step had a part in them."""
+        return not self.age and not self.mixed
+
+    def beyond(self, reference: Reference) -> float:
+        """The sum, less numerics and what tokens that do not match have among fresh ones, found here or not."""
+        numerics, wrong = self.count * reference.numerics.mean, self.count * reference.tokens.mean
+        return max(self.total - numerics - max(wrong - self.wrong, 0.0), 0.0)
 
 
 @dataclass(slots=True, frozen=True)
@@ -122,69 +159,83 @@ class TakenApart:
     """For the next step."""
 
 
-def take_apart(tokens: Compared, reference: Reference) -> TakenApart:
-    """The parts of mean ½ d². Without tokens they are all nothing."""
+def take_apart(tokens: Compared, reference: Reference, pace: float = 1.0) -> TakenApart:
+    """The parts of mean ½ d². Without tokens they are all nothing. `pace` is how fast weights have moved lately: the
+    learning rate as a share of the full one."""
     sums = dict.fromkeys(PARTS, 0.0)
     if not len(tokens.off):
         return TakenApart(sums, 0, reference)
     wrong = mismatched(tokens.off, (tokens.age == 0) & ~tokens.mixed, tokens.answer)
-    kinds, sums[TOKENS] = _kinds(tokens, wrong.touched)
-    reference = _with_alone(reference, kinds)
+    kinds = _kinds(tokens, wrong.touched)
+    usual = _Usual(reference.staleness.known, pace)
+    reference = _with_alone(reference, kinds, usual)
     for kind in kinds:
-        for part, total in _causes(kind, kinds, reference).items():
+        for part, total in _causes(kind, kinds, reference, usual).items():
             sums[part] += total
     parts = {part: total / len(tokens.off) for part, total in sums.items()}
     return TakenApart(parts, wrong.count, reference)
 
 
-def _kinds(tokens: Compared, touched: NDArray[np.bool_]) -> tuple[list[_Kind], float]:
-    """The kinds that there are, and the sum of ½ d² by tokens that do not match: what those and the tokens behind them
-    have beyond the others of their kind."""
+def _kinds(tokens: Compared, touched: NDArray[np.bool_]) -> list[_Kind]:
+    """The kinds that there are. What tokens that do not match and those behind them have beyond the others of their
+    kind is by them."""
     code = 2 * np.clip(tokens.age, 0, _OLDEST) + tokens.mixed
     half = 0.5 * tokens.off**2
     counts, totals = np.bincount(code), np.bincount(code, half)
     fine = ~touched
     fine_counts, fine_totals = (np.bincount(code[fine], w, len(counts)) for w in (None, half[fine]))
-    expected = np.divide(fine_totals, fine_counts, out=np.zeros_like(totals), where=fine_counts > 0) * counts
-    usual = np.where(fine_counts == counts, totals, np.minimum(totals, expected))
-    kinds = [_Kind(int(c) // 2, bool(c % 2), int(counts[c]), float(usual[c])) for c in np.flatnonzero(counts)]
-    return kinds, float((totals - usual).sum())
+    expected = np.divide(fine_totals, fine_counts, out=np.zeros_like(totals), where=fine_counts > 0)
+    expected[:1] = np.minimum(expected[:1], _ROUNDING)
+    usual = np.where(fine_counts == counts, totals, np.minimum(totals, expected * counts))
+    return [
+        _Kind(int(c) // 2, bool(c % 2), int(counts[c]), float(usual[c]), float(totals[c] - usual[c]))
+        for c in np.flatnonzero(counts)
+    ]
 
 
-def _with_alone(reference: Reference, kinds: list[_Kind]) -> Reference:
+def _with_alone(reference: Reference, kinds: list[_Kind], usual: _Usual) -> Reference:
     """With what this step shows of each cause alone."""
     for kind in kinds:
-        if not kind.age and not kind.mixed:
-            reference = reference._replace(numerics=reference.numerics.joined(kind.total / kind.count, kind.count))
-    numerics = reference.numerics.known
-    if numerics is None:
+        if kind.is_fresh:
+            numerics = reference.numerics.joined(kind.total / kind.count, kind.count)
+            wrong = reference.tokens.joined(kind.wrong / kind.count, kind.count)
+            reference = reference._replace(numerics=numerics, tokens=wrong)
+    if reference.numerics.known is None:
         return reference
     for kind in kinds:
+        mean = kind.beyond(reference) / kind.count
         if kind.age and not kind.mixed:
-            by_one = kind.beyond(numerics) / kind.age**_GROWTH
+            by_one = usual.by_one(min(mean, usual.most(kind.age)), kind.age)
             reference = reference._replace(staleness=reference.staleness.joined(by_one, kind.count))
         elif kind.mixed and not kind.age:
-            reference = reference._replace(cache=reference.cache.joined(kind.beyond(numerics), kind.count))
+            reference = reference._replace(cache=reference.cache.joined(mean, kind.count))
     return reference
 
 
-def _causes(kind: _Kind, kinds: list[_Kind], reference: Reference) -> dict[str, float]:
+def _causes(kind: _Kind, kinds: list[_Kind], reference: Reference, usual: _Usual) -> dict[str, float]:
     """What this kind's sum comes from."""
-    if not kind.age and not kind.mixed:
-        return {NUMERICS: kind.total}
-    numerics = reference.numerics.known
-    if numerics is None:
-        return {UNEXPLAINED: kind.total}
-    beyond = kind.beyond(numerics) * kind.count
-    known = {NUMERICS: kind.total - beyond}
+    if kind.is_fresh:
+        return {NUMERICS: kind.total, TOKENS: kind.wrong}
+    if reference.numerics.known is None:
+        return {UNEXPLAINED: kind.total, TOKENS: kind.wrong}
+    beyond = kind.beyond(reference)
+    by_numerics = min(kind.total - beyond, kind.count * reference.numerics.mean)
+    known = {NUMERICS: by_numerics, TOKENS: kind.wrong + kind.total - beyond - by_numerics}
     if not kind.mixed:
-        return known | {STALENESS: beyond}
+        stale = min(beyond, usual.most(kind.age) * kind.count)
+        return known | {STALENESS: stale, UNEXPLAINED: beyond - stale}
     if not kind.age:
         return known | {CACHE: beyond}
-    alike = [k.beyond(numerics) for k in kinds if k.age == kind.age and not k.mixed and k.count >= _ENOUGH]
+    return known | _both(beyond, _stale(kind, kinds, reference, usual), reference.cache.known, kind.count)
+
+
+def _stale(kind: _Kind, kinds: list[_Kind], reference: Reference, usual: _Usual) -> float | None:
+    """What a token of this age has by staleness alone: now, or by what earlier steps had."""
+    for other in kinds:
+        if other.age == kind.age and not other.mixed and other.count >= _ENOUGH:
+            return other.beyond(reference) / other.count
     by_one = reference.staleness.known
-    stale = alike[0] if alike else None if by_one is None else by_one * kind.age**_GROWTH
-    return known | _both(beyond, stale, reference.cache.known, kind.count)
+    return None if by_one is None else usual.at(by_one, kind.age)
 
 
 def _both(beyond: float, stale: float | None, cache: float | None, count: int) -> dict[str, float]:

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 _FRESH = (2.0, 4.0)
 """A fresh token that is this many nats off does not match: ten times what most are off, but not less or more than
 this. In bf16 the worst of many thousand tokens are off by 0.1 to 0.5."""
+_ODD = (0.25, 2.0)
+"""Where there are such tokens, there are more that do not match, and happen to be not as unlikely: those so far off."""
 _OLD = 5.0
 """The same of others, with no upper limit: weights may have moved far."""
 _TIMES_MOST = 10.0
@@ -34,27 +36,34 @@ class Mismatched:
 def mismatched(off: NDArray[np.float64], fresh: NDArray[np.bool_], answer: NDArray[np.int64]) -> Mismatched:
     """`off` is log π_before − log π_behavior of tokens in order, answer by answer; `fresh` says which were sampled by
     the weights before the step, and no others had a part in them."""
-    found = np.zeros(len(off), np.bool_)
-    found[fresh] = _far_off(off[fresh])
+    found, odd = (np.zeros(len(off), np.bool_) for _ in range(2))
+    found[fresh], odd[fresh] = _far_off(off[fresh])
     found[~fresh] = _fallen(off[~fresh])
+    if found[fresh].any():
+        found |= odd
+    return Mismatched(int(found.sum()), _with_those_behind(found, answer))
+
+
+def _with_those_behind(found: NDArray[np.bool_], answer: NDArray[np.int64]) -> NDArray[np.bool_]:
     places = np.flatnonzero(found)
-    touched = np.zeros(len(off), np.bool_)
-    if len(places):
-        answers, first = np.unique(answer[places], return_index=True)
-        begins = np.full(int(answer.max()) + 1, len(off))
-        begins[answers] = places[first]
-        touched = np.arange(len(off)) >= begins[answer]
-    return Mismatched(len(places), touched)
+    if not len(places):
+        return found
+    answers, first = np.unique(answer[places], return_index=True)
+    begins = np.full(int(answer.max()) + 1, len(found))
+    begins[answers] = places[first]
+    behind: NDArray[np.bool_] = np.arange(len(found)) >= begins[answer]
+    return behind
 
 
-def _far_off(off: NDArray[np.float64]) -> NDArray[np.bool_]:
+def _far_off(off: NDArray[np.float64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which do not match, and which are odd, whichever way they are off."""
     distance = np.abs(off)
-    most = np.quantile(distance, 0.75) if len(off) else 0.0
-    found: NDArray[np.bool_] = distance > np.clip(_TIMES_MOST * most, *_FRESH)
-    return found
+    most = _TIMES_MOST * float(np.quantile(distance, 0.75)) if len(off) else 0.0
+    return distance > np.clip(most, *_FRESH), distance > np.clip(most, *_ODD)
 
 
 def _fallen(off: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which have become so unlikely that they do not match."""
     found = np.zeros(len(off), np.bool_)
     if len(off) < 2:
         return found
@@ -62,7 +71,7 @@ def _fallen(off: NDArray[np.float64]) -> NDArray[np.bool_]:
     short = 1 - ratio.mean()
     if short <= _CHANCE * ratio.std() / np.sqrt(len(off)):
         return found
-    limit = max(_OLD, _TIMES_MOST * float(np.quantile(np.abs(off), 0.9)))
+    limit = max(_OLD, _TIMES_MOST * float(np.quantile(np.abs(off), 0.75)))
     far = np.flatnonzero(off < -limit)
     found[far[np.argsort(off[far])][: int(np.ceil(short * len(off)))]] = True
     return found
