@@ -190,12 +190,13 @@ METRICS: dict[str, Metric] = {
     ),
     "trainer/drift_unexplained": Metric(
         "Drift that is unexplained",
-        "The part whose cause no other tokens have shown: such as old tokens in a run that has had no fresh ones yet.",
-        "Zero, but for the first steps after a resume from an old checkpoint.",
+        "The part whose cause no other tokens have shown: old tokens in a run that has had no fresh ones yet, or tokens "
+        "suddenly much further off than versions have moved them before.",
+        "Zero.",
         "nats",
         "Drift",
-        cause="no tokens yet that the weights of the step sampled: control.max_staleness=0 for a few steps shows whether "
-        "numerics are part of it",
+        cause="old tokens are further off than weights have moved before: lower train.lr if the policy diverges, else "
+        "see that nothing encodes answers again",
     ),
     "trainer/mismatched_tokens": Metric(
         "Tokens that do not match",

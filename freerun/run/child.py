@@ -99,7 +99,8 @@ def run_trainer(settings: TrainerSettings) -> None:
     checkpoint = Path(settings.checkpoint) if settings.checkpoint else None
     worker = TrainerProcess(
         *(Path(settings.model), config, settings.temperature, settings.seed),
-        *(publisher, checkpoint, settings.longest, ranks, settings.how),
+        *(publisher, checkpoint, settings.longest, ranks),
+        how=settings.how,
     )
     if ranks.is_first:
         serve(worker, settings.endpoint, ready, key)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from freerun.core import Batch, Sample, Version
-from freerun.core.nouns import NOT_SAMPLED, Logprobs
+from freerun.core.nouns import NOT_SAMPLED, Logprobs, Marks
 from freerun.train.drift import Compared
 from freerun.train.packing import Packed, num_trained
 from freerun.train.ranks import Ranks
@@ -97,12 +97,12 @@ class BatchTokens:
             np.repeat(np.arange(len(self.samples)), self.lengths_S)[known_T],
         )
 
-    def _mixed(self, groups_S: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def _mixed(self, groups_S: NDArray[np.int64]) -> Marks:
         """Where part of the cache may be older than the weights: behind the first swap within a turn, since the next
         turn is another request, whose prompt is read anew; and in first turns behind the oldest of their group, whose
         prompt is read once for all of it."""
         sample_T = np.repeat(np.arange(len(self.samples)), self.lengths_S)
-        sampled_T = self.versions_T != NOT_SAMPLED
+        sampled_T: Marks = self.versions_T != NOT_SAMPLED
         begins_T = sampled_T.copy()
         begins_T[1:] &= ~sampled_T[:-1] | (sample_T[1:] != sample_T[:-1])
         begins = np.flatnonzero(begins_T)
@@ -115,8 +115,8 @@ class BatchTokens:
         oldest_in_group = np.full(int(groups_S.max()) + 1, np.iinfo(np.int64).max)
         np.minimum.at(oldest_in_group, group, oldest[first])
         oldest[first] = oldest_in_group[group]
-        mixed: NDArray[np.bool_] = sampled_T & (self.versions_T > oldest[np.maximum(turn_T, 0)])
-        return mixed
+        mixed_T: Marks = sampled_T & (self.versions_T > oldest[np.maximum(turn_T, 0)])
+        return mixed_T
 
 
 def _joined(arrays: Sequence[NDArray[np.generic]], dtype: type[np.generic]) -> NDArray[np.generic]:

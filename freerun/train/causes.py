@@ -17,9 +17,7 @@ class Causes:
         self._how, self._ranks = how, ranks
         self.reference = Reference()
 
-    def of(
-        self, batch: Batch, tokens: BatchTokens | None, figures: dict[str, float], pace: float
-    ) -> dict[str, float]:
+    def of(self, batch: Batch, tokens: BatchTokens | None, figures: dict[str, float], pace: float) -> dict[str, float]:
         """`figures` are the step's, summed over all ranks: the parts must add up to its `drift`, and what they lack is
         unexplained. All ranks have to call this; the first has the tokens."""
         if "drift" not in figures:

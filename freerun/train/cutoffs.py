@@ -26,7 +26,7 @@ likely than a thousandth, so that the mass that is left is top-p itself to that.
 
 
 class Probe:
-    """Every so many trained tokens of a batch, the same ones however it is cut into micro-batches and dealt to ranks."""
+    """Every so many trained tokens of a batch, the same ones however it is cut up and dealt to ranks."""
 
     def __init__(self, samples: Sequence[Sample]) -> None:
         self._starts = [0, *accumulate(num_trained(sample) for sample in samples)]

@@ -93,9 +93,9 @@ class Diagnostics:
         self._optimizer_steps.append((grad_norm, lr))
 
     def result(self) -> dict[str, float]:
-        """Means over tokens; of drift, over those whose log-probability before the step is known: of all, or of the
-        first of several minibatches; `drift.py` says what `drift` is. `engine_mismatch` is over tokens that the very weights of this step sampled: there
-        engine and trainer should agree to rounding, and whatever is left is a bug or low precision."""
+        """Means over tokens; of drift (`drift.py`), over those whose log-probability before the step is known: of
+        all, or of the first of several minibatches. `engine_mismatch` is over tokens that the very weights of this step
+        sampled: there engine and trainer should agree to rounding, and whatever is left is a bug or low precision."""
         if not self._sums:
             return {"tokens": 0.0}
         names = list(self._sums)

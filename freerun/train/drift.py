@@ -5,9 +5,9 @@ left where it was sampled (`cutoffs.py`):
 
     drift = mean ½ d² + mean −log m
 
-The first is to second order KL(π_behavior ‖ π_before), and squares of independent causes add; the second is exactly
-KL(what was sampled from ‖ π_behavior). So the sum is about the KL divergence of the policy before the step from what
-was really sampled from. Tokens tell the causes of d apart by what can have touched them:
+The first is to second order KL(π_behavior ‖ π_before), and squares of independent causes add; the second is exactly the
+KL divergence of a policy from itself cut off. So the sum is about the KL divergence of the policy before the step from
+what was really sampled from. Tokens tell the causes of d apart by what can have touched them:
 
     sampled by the weights of the step                   numerics
     the same, part of its cache by older weights         numerics + cache
@@ -15,12 +15,12 @@ was really sampled from. Tokens tell the causes of d apart by what can have touc
     the same, part of its cache older still              numerics + cache   + staleness
 
 Numerics are measured on the first kind, in this step and the latest that had some (`Reference`), and taken off the
-others. Where cache and staleness both have a part, it is shared out in proportion to what they have where they are alone.
-What no drift of weights explains is found before all that (`mismatched.py`): best among fresh tokens, and what it adds
-to their mean is taken off the others, too.
+others. Where cache and staleness both have a part, it is shared out in proportion to what either has alone. What no
+drift of weights explains is found before all that (`mismatched.py`): best among fresh tokens, and what it adds to their
+mean is taken off the others, too.
 
 A part is never negative, and together they are the whole. What no other token has shown the cause of is `unexplained`,
-and not given to any: such as old tokens, before there was ever a fresh one; or old tokens that are suddenly much further
+and not given to any: such as old tokens before there was ever a fresh one, or old tokens that are suddenly much further
 off than versions have moved them before.
 
 Knows nothing of batches, ranks or torch.
@@ -28,8 +28,7 @@ Knows nothing of batches, ranks or torch.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +41,7 @@ PARTS = (NUMERICS, STALENESS, CACHE, CUTOFFS, TOKENS, UNEXPLAINED)
 
 _OLDEST = 16
 """Tokens older than this are taken together with those of this age."""
-_ENOUGH = 64
+_ENOUGH = 16
 """Tokens whose mean is relied on."""
 _LATEST = 20_000
 """How many tokens of earlier steps are remembered."""
@@ -72,7 +71,8 @@ class Compared:
     """Which answer it is of. Later tokens have no smaller number."""
 
 
-class Seen(NamedTuple):
+@dataclass(slots=True, frozen=True)
+class Seen:
     """A mean over so many tokens."""
 
     mean: float = 0.0
@@ -89,7 +89,8 @@ class Seen(NamedTuple):
         return self.mean if self.count >= _ENOUGH else None
 
 
-class Reference(NamedTuple):
+@dataclass(slots=True, frozen=True)
+class Reference:
     """What causes had where they were alone, in earlier steps. Plain numbers: it is part of a checkpoint."""
 
     numerics: Seen = Seen()
@@ -101,14 +102,15 @@ class Reference(NamedTuple):
 
     @property
     def plain(self) -> tuple[tuple[float, float], ...]:
-        return tuple(tuple(seen) for seen in self)
+        return astuple(self)
 
     @classmethod
     def of(cls, plain: tuple[tuple[float, float], ...]) -> "Reference":
-        return cls(*(Seen(*seen) for seen in plain))
+        return cls(*(Seen(mean, count) for mean, count in plain))
 
 
-class _Usual(NamedTuple):
+@dataclass(slots=True, frozen=True)
+class _Usual:
     """How far versions have moved tokens in earlier steps: what of one version at the full learning rate, if known, and
     the share of that rate now. Log-probabilities move as the learning rate does, so ½ d² as its square."""
 
@@ -199,16 +201,16 @@ def _with_alone(reference: Reference, kinds: list[_Kind], usual: _Usual) -> Refe
         if kind.is_fresh:
             numerics = reference.numerics.joined(kind.total / kind.count, kind.count)
             wrong = reference.tokens.joined(kind.wrong / kind.count, kind.count)
-            reference = reference._replace(numerics=numerics, tokens=wrong)
+            reference = replace(reference, numerics=numerics, tokens=wrong)
     if reference.numerics.known is None:
         return reference
     for kind in kinds:
         mean = kind.beyond(reference) / kind.count
         if kind.age and not kind.mixed:
             by_one = usual.by_one(min(mean, usual.most(kind.age)), kind.age)
-            reference = reference._replace(staleness=reference.staleness.joined(by_one, kind.count))
+            reference = replace(reference, staleness=reference.staleness.joined(by_one, kind.count))
         elif kind.mixed and not kind.age:
-            reference = reference._replace(cache=reference.cache.joined(mean, kind.count))
+            reference = replace(reference, cache=reference.cache.joined(mean, kind.count))
     return reference
 
 

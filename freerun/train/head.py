@@ -34,10 +34,10 @@ def logprobs_and_entropy(
 @torch.no_grad()
 def cut_off_at(hidden_P: Tensor, weight_V: Tensor, temperature: float, how: HowSampled) -> Tensor:
     """What top-k and top-p cut off at these positions: see `cutoffs.py`. Float32."""
-    chunks = [
-        cut_off(_logits(hidden_P[rows], weight_V), temperature, how).float() for rows in _chunks(len(hidden_P), weight_V)
-    ]
-    return torch.cat([hidden_P.new_zeros(0, dtype=torch.float32), *chunks])
+    chunks = [hidden_P.new_zeros(0, dtype=torch.float32)]
+    for rows in _chunks(len(hidden_P), weight_V):
+        chunks.append(cut_off(_logits(hidden_P[rows], weight_V), temperature, how))
+    return torch.cat(chunks)
 
 
 class _Head(torch.autograd.Function):

@@ -1,4 +1,5 @@
-"""Requests from controller to trainer as ZeroMQ messages, and their results. Importable without torch, and knows nothing of sockets.
+"""Requests from controller to trainer as ZeroMQ messages, and their results. Importable without torch, and knows
+nothing of sockets.
 
 A request opens with its method, its argument in msgpack, how many messages of samples follow, and its number, which
 the reply repeats. Each message of samples is a header in msgpack and one buffer with the tokens, the log-probabilities

@@ -206,7 +206,7 @@ def pack(
         "weights_A": np.array(weights or [1.0] * len(samples), np.float32)[of_A],
     }
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    return Packed(lengths=lengths_S.tolist(), prefixes=prefixes, **tensors)
+    return Packed(lengths=lengths_S.tolist(), prefixes=prefixes, places=[], **tensors)
 
 
 def _by_token(advantage: Advantage, sample: Sample) -> np.ndarray:

@@ -82,7 +82,7 @@ def test_weights_that_moved_on_are_staleness(across_a_swap: bool) -> None:
 
 
 def test_caches_of_older_weights_are_cache() -> None:
-    """The weights came in the middle of the answers, and are those of the trainer; only what they sampled has a loss."""
+    """The weights came in the middle of the answers, and are the trainer's; only what they sampled has a loss."""
     learner = a_learner(HowSampled(keeps_cache=True), lr=3e-3)
     crossed = sampled(engine(on_update="keep"), seed=7, swaps=[(8, learned(learner, 1)[0])])
     for sample in (sample for group in crossed for sample in group.samples):
