@@ -190,13 +190,11 @@ METRICS: dict[str, Metric] = {
     ),
     "trainer/drift_unexplained": Metric(
         "Drift that is unexplained",
-        "The part whose cause no other tokens have shown: old tokens in a run that has had no fresh ones yet, or tokens "
-        "suddenly much further off than versions have moved them before.",
+        "The part whose cause no other tokens have shown: such as old tokens in a run that has had no fresh ones yet.",
         "Zero.",
         "nats",
         "Drift",
-        cause="old tokens are further off than weights have moved before: lower train.lr if the policy diverges, else "
-        "see that nothing encodes answers again",
+        cause="set control.max_staleness=0 for a few steps, which shows whether it is numerics or staleness",
     ),
     "trainer/mismatched_tokens": Metric(
         "Tokens that do not match",

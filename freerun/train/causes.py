@@ -17,12 +17,12 @@ class Causes:
         self._how, self._ranks = how, ranks
         self.reference = Reference()
 
-    def of(self, batch: Batch, tokens: BatchTokens | None, figures: dict[str, float], pace: float) -> dict[str, float]:
+    def of(self, batch: Batch, tokens: BatchTokens | None, figures: dict[str, float]) -> dict[str, float]:
         """`figures` are the step's, summed over all ranks: the parts must add up to its `drift`, and what they lack is
         unexplained. All ranks have to call this; the first has the tokens."""
         if "drift" not in figures:
             return {}
-        found, complete = self._ranks.say(self._taken_apart(batch, tokens, pace) if tokens else None)
+        found, complete = self._ranks.say(self._taken_apart(batch, tokens) if tokens else None)
         self.reference = found.reference
         parts = dict(found.parts)
         if not complete and (told := sum(parts.values())):
@@ -32,8 +32,8 @@ class Causes:
         parts[UNEXPLAINED] += max(0.0, figures["drift"] - sum(parts.values()))
         return {f"drift_{part}": parts[part] for part in PARTS} | {"mismatched_tokens": float(found.mismatched)}
 
-    def _taken_apart(self, batch: Batch, tokens: BatchTokens, pace: float) -> tuple[TakenApart, bool]:
+    def _taken_apart(self, batch: Batch, tokens: BatchTokens) -> tuple[TakenApart, bool]:
         groups_S = None
         if self._how.keeps_cache:
             groups_S = np.repeat(np.arange(len(batch.groups)), [len(group.samples) for group in batch.groups])
-        return take_apart(tokens.compared(batch.version, groups_S), self.reference, pace), tokens.complete
+        return take_apart(tokens.compared(batch.version, groups_S), self.reference), tokens.complete

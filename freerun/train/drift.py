@@ -20,13 +20,11 @@ drift of weights explains is found before all that (`mismatched.py`): best among
 mean is taken off the others, too.
 
 A part is never negative, and together they are the whole. What no other token has shown the cause of is `unexplained`,
-and not given to any: such as old tokens before there was ever a fresh one, or old tokens that are suddenly much further
-off than versions have moved them before.
+and not given to any: such as old tokens before there was ever a fresh one.
 
 Knows nothing of batches, ranks or torch.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, replace
 
@@ -48,12 +46,8 @@ _LATEST = 20_000
 _GROWTH = 1.4
 """Staleness grows as its age to this power, as measured: 1 would be steps that have nothing to do with each other, 2
 steps in one direction."""
-_JUMP = 4.0
-"""Staleness may grow by this factor within the latest tokens; what is beyond is unexplained."""
 _ROUNDING = 0.03
 """Fresh tokens beside ones that do not match have no more than this by rounding: a quarter of a nat."""
-_SMALL = 0.01
-"""Nats that are not asked for their cause so closely."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -95,7 +89,7 @@ class Reference:
 
     numerics: Seen = Seen()
     staleness: Seen = Seen()
-    """Of tokens one version old, at the full learning rate."""
+    """Of tokens one version old."""
     cache: Seen = Seen()
     tokens: Seen = Seen()
     """What tokens that do not match add to the mean of fresh ones. Nobody changes tokens by their age."""
@@ -107,25 +101,6 @@ class Reference:
     @classmethod
     def of(cls, plain: tuple[tuple[float, float], ...]) -> "Reference":
         return cls(*(Seen(mean, count) for mean, count in plain))
-
-
-@dataclass(slots=True, frozen=True)
-class _Usual:
-    """How far versions have moved tokens in earlier steps: what of one version at the full learning rate, if known, and
-    the share of that rate now. Log-probabilities move as the learning rate does, so ½ d² as its square."""
-
-    known: float | None
-    pace: float
-
-    def at(self, by_one: float, age: int) -> float:
-        return float(by_one * age**_GROWTH * self.pace**2)
-
-    def by_one(self, mean: float, age: int) -> float:
-        return float(mean / (age**_GROWTH * self.pace**2))
-
-    def most(self, age: int) -> float:
-        """Weights have never moved as far as this: more may be another fault."""
-        return math.inf if self.known is None else _JUMP * self.at(self.known, age) + _SMALL
 
 
 @dataclass(slots=True, frozen=True)
@@ -161,18 +136,16 @@ class TakenApart:
     """For the next step."""
 
 
-def take_apart(tokens: Compared, reference: Reference, pace: float = 1.0) -> TakenApart:
-    """The parts of mean ½ d². Without tokens they are all nothing. `pace` is how fast weights have moved lately: the
-    learning rate as a share of the full one."""
+def take_apart(tokens: Compared, reference: Reference) -> TakenApart:
+    """The parts of mean ½ d². Without tokens they are all nothing."""
     sums = dict.fromkeys(PARTS, 0.0)
     if not len(tokens.off):
         return TakenApart(sums, 0, reference)
     wrong = mismatched(tokens.off, (tokens.age == 0) & ~tokens.mixed, tokens.answer)
     kinds = _kinds(tokens, wrong.touched)
-    usual = _Usual(reference.staleness.known, pace)
-    reference = _with_alone(reference, kinds, usual)
+    reference = _with_alone(reference, kinds)
     for kind in kinds:
-        for part, total in _causes(kind, kinds, reference, usual).items():
+        for part, total in _causes(kind, kinds, reference).items():
             sums[part] += total
     parts = {part: total / len(tokens.off) for part, total in sums.items()}
     return TakenApart(parts, wrong.count, reference)
@@ -195,7 +168,7 @@ def _kinds(tokens: Compared, touched: NDArray[np.bool_]) -> list[_Kind]:
     ]
 
 
-def _with_alone(reference: Reference, kinds: list[_Kind], usual: _Usual) -> Reference:
+def _with_alone(reference: Reference, kinds: list[_Kind]) -> Reference:
     """With what this step shows of each cause alone."""
     for kind in kinds:
         if kind.is_fresh:
@@ -207,14 +180,14 @@ def _with_alone(reference: Reference, kinds: list[_Kind], usual: _Usual) -> Refe
     for kind in kinds:
         mean = kind.beyond(reference) / kind.count
         if kind.age and not kind.mixed:
-            by_one = usual.by_one(min(mean, usual.most(kind.age)), kind.age)
+            by_one = mean / kind.age**_GROWTH
             reference = replace(reference, staleness=reference.staleness.joined(by_one, kind.count))
         elif kind.mixed and not kind.age:
             reference = replace(reference, cache=reference.cache.joined(mean, kind.count))
     return reference
 
 
-def _causes(kind: _Kind, kinds: list[_Kind], reference: Reference, usual: _Usual) -> dict[str, float]:
+def _causes(kind: _Kind, kinds: list[_Kind], reference: Reference) -> dict[str, float]:
     """What this kind's sum comes from."""
     if kind.is_fresh:
         return {NUMERICS: kind.total, TOKENS: kind.wrong}
@@ -224,20 +197,19 @@ def _causes(kind: _Kind, kinds: list[_Kind], reference: Reference, usual: _Usual
     by_numerics = min(kind.total - beyond, kind.count * reference.numerics.mean)
     known = {NUMERICS: by_numerics, TOKENS: kind.wrong + kind.total - beyond - by_numerics}
     if not kind.mixed:
-        stale = min(beyond, usual.most(kind.age) * kind.count)
-        return known | {STALENESS: stale, UNEXPLAINED: beyond - stale}
+        return known | {STALENESS: beyond}
     if not kind.age:
         return known | {CACHE: beyond}
-    return known | _both(beyond, _stale(kind, kinds, reference, usual), reference.cache.known, kind.count)
+    return known | _both(beyond, _stale(kind, kinds, reference), reference.cache.known, kind.count)
 
 
-def _stale(kind: _Kind, kinds: list[_Kind], reference: Reference, usual: _Usual) -> float | None:
+def _stale(kind: _Kind, kinds: list[_Kind], reference: Reference) -> float | None:
     """What a token of this age has by staleness alone: now, or by what earlier steps had."""
     for other in kinds:
         if other.age == kind.age and not other.mixed and other.count >= _ENOUGH:
             return other.beyond(reference) / other.count
     by_one = reference.staleness.known
-    return None if by_one is None else usual.at(by_one, kind.age)
+    return None if by_one is None else by_one * kind.age**_GROWTH
 
 
 def _both(beyond: float, stale: float | None, cache: float | None, count: int) -> dict[str, float]:

@@ -1,8 +1,13 @@
 """Notes about a step's figures that are not as they should be, each with what to change."""
 
+from collections import deque
+
 from freerun.core.metrics import metric_of
 from freerun.train.drift import PARTS
 
+_DRIFT = ("drift", *(f"drift_{part}" for part in PARTS))
+_STEPS = 8
+"""Drift is judged by its mean over so many steps: a few tokens at which a policy is undecided can move far in one."""
 _BY_DRIFT = ("effective_samples", "behavior_capped_share")
 """What follows from drift, and is not said beside it."""
 
@@ -12,29 +17,37 @@ class Health:
 
     def __init__(self) -> None:
         self._ill: set[str] = set()
+        self._drift: deque[dict[str, float]] = deque(maxlen=_STEPS)
 
     def warnings(self, metrics: dict[str, float]) -> list[str]:
+        figures = metrics | self._mean_drift(metrics)
         found = {}
-        for name, value in metrics.items():
+        for name, value in figures.items():
             known = metric_of(f"trainer/{name}")
             if known and known.cause and not known.low <= value <= known.high:
                 found[name] = f"train.{name} is {value:.3g}, outside {known.low:g} to {known.high:g}: {known.cause}"
-        if metrics.get("mismatched_tokens"):
-            found.pop("drift_numerics", None)  # there may be more of them, not far enough off to be found
+        if figures.get("drift_tokens"):
+            found.pop("drift_numerics", None)  # some that do not match may not be far enough off to be found
         if "drift" in found:
-            part, found["drift"] = _drift(metrics)
+            part, found["drift"] = _largest(figures)
             for name in (part, *_BY_DRIFT):
                 found.pop(name, None)
         new = [text for name, text in found.items() if name not in self._ill]
         self._ill = set(found)
         return new
 
+    def _mean_drift(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Over the latest steps."""
+        if "drift" not in metrics:
+            return {}
+        self._drift.append({name: metrics.get(name, 0.0) for name in _DRIFT})
+        return {name: sum(step[name] for step in self._drift) / len(self._drift) for name in _DRIFT}
 
-def _drift(metrics: dict[str, float]) -> tuple[str, str]:
-    """The largest part's name, and what to do about it."""
-    parts = {f"drift_{part}": metrics.get(f"drift_{part}", 0.0) for part in PARTS}
-    largest = max(parts, key=parts.__getitem__)
-    metric = metric_of(f"trainer/{largest}")
+
+def _largest(figures: dict[str, float]) -> tuple[str, str]:
+    """The largest part of drift, and what to do about it."""
+    name = max(_DRIFT[1:], key=figures.__getitem__)
+    metric = metric_of(f"trainer/{name}")
     assert metric, "every part is among the metrics"
-    share, by = parts[largest] / metrics["drift"], metric.title.removeprefix("Drift").strip()
-    return largest, f"drift is {metrics['drift']:.2g} nats, {share:.0%} of it {by}: {metric.cause}"
+    share, by = figures[name] / figures["drift"], metric.title.removeprefix("Drift").strip()
+    return name, f"drift is {figures['drift']:.2g} nats, {share:.0%} of it {by}: {metric.cause}"

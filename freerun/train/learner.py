@@ -140,7 +140,7 @@ class Learner:
         result = diagnostics.result()
         self._entropy = result.get("entropy", self._entropy)
         before = diagnostics.before.tokens(batch)
-        metrics = result | self._causes.of(batch, before, result, self._pace) | self._tokens_once(begun.plan, batch)
+        metrics = result | self._causes.of(batch, before, result) | self._tokens_once(begun.plan, batch)
         metrics |= begun.speed.of(sum(len(s.tokens) for s in batch.samples), begun.micros, phases.ended)
         warnings = self._passes.take_notes() + self._health.warnings(metrics)
         logprobs = before.by_sample() if before else None
@@ -209,11 +209,6 @@ class Learner:
     @property
     def _lr(self) -> float:
         return self._config.lr_at(self.version)
-
-    @property
-    def _pace(self) -> float:
-        """The learning rate of the step before the one that is just over, as a share of the full one."""
-        return max(self._config.lr_at(max(self.version - 2, 0)) / self._config.lr, 0.01)
 
     def _tokens_once(self, plan: list[list[Packed]], batch: Batch) -> dict[str, float]:
         """How many tokens all teams computed in a pass over the plan, and how many different ones it has."""
