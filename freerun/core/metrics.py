@@ -139,7 +139,7 @@ METRICS: dict[str, Metric] = {
         "nats",
         "Drift",
         0.0,
-        0.05,
+        0.07,
         "see its parts",
     ),
     "trainer/drift_numerics": Metric(
@@ -179,8 +179,8 @@ METRICS: dict[str, Metric] = {
     ),
     "trainer/drift_tokens": Metric(
         "Drift by tokens that do not match",
-        "The part of tokens that no drift of weights explains, and of those behind them: they are most likely not the "
-        "ones that were sampled, or not in the context they were sampled in.",
+        "The part of tokens that are nats off at equal weights, and of those behind them: they are not the ones that "
+        "were sampled, or not in the context they were sampled in. Old tokens are taken to have as much of it.",
         "Zero. Otherwise something encodes text again, or an engine has other weights than it says.",
         "nats",
         "Drift",
@@ -198,7 +198,7 @@ METRICS: dict[str, Metric] = {
     ),
     "trainer/mismatched_tokens": Metric(
         "Tokens that do not match",
-        "How many tokens of the step no drift of weights explains.",
+        "How many of the tokens that the very weights of the step sampled are not what the trainer sees.",
         "Zero.",
         "tokens",
         "Drift",

@@ -7,7 +7,7 @@ over a probe of some hundred is as good.
 Shapes: A trained tokens; P of them in the probe, C of these in a chunk; V vocabulary; K the likeliest of it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from freerun.core import Sample
 from freerun.train.how_sampled import HowSampled
-from freerun.train.packing import num_trained
+from freerun.train.packing import Packed, num_trained
 
 _PROBE = 512
 """Tokens of a step that are looked at, about."""
@@ -31,6 +31,10 @@ class Probe:
     def __init__(self, samples: Sequence[Sample]) -> None:
         self._starts = [0, *accumulate(num_trained(sample) for sample in samples)]
         self._stride = max(1, self._starts[-1] // _PROBE)
+
+    def mark(self, micros: Iterable[Packed], device: torch.device) -> None:
+        for micro in micros:
+            micro.probe_P = self.among(micro.places).to(device)
 
     def among(self, places: Sequence[int]) -> Tensor:
         """Which trained tokens of a micro-batch of these samples are in the probe."""

@@ -16,8 +16,8 @@ what was really sampled from. Tokens tell the causes of d apart by what can have
 
 Numerics are measured on the first kind, in this step and the latest that had some (`Reference`), and taken off the
 others. Where cache and staleness both have a part, it is shared out in proportion to what either has alone. What no
-drift of weights explains is found before all that (`mismatched.py`): best among fresh tokens, and what it adds to their
-mean is taken off the others, too.
+drift of weights explains is found before all that, among fresh tokens (`mismatched.py`), and what it adds to their mean
+is taken off the others, too.
 
 A part is never negative, and together they are the whole. What no other token has shown the cause of is `unexplained`,
 and not given to any: such as old tokens before there was ever a fresh one.

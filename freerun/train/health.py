@@ -7,7 +7,8 @@ from freerun.train.drift import PARTS
 
 _DRIFT = ("drift", *(f"drift_{part}" for part in PARTS))
 _STEPS = 8
-"""Drift is judged by its mean over so many steps: a few tokens at which a policy is undecided can move far in one."""
+"""Drift, and what follows from it, is judged by its mean over so many steps: a few tokens at which a policy is
+undecided can move far in one."""
 _BY_DRIFT = ("effective_samples", "behavior_capped_share")
 """What follows from drift, and is not said beside it."""
 
@@ -17,10 +18,10 @@ class Health:
 
     def __init__(self) -> None:
         self._ill: set[str] = set()
-        self._drift: deque[dict[str, float]] = deque(maxlen=_STEPS)
+        self._latest = {name: deque[float](maxlen=_STEPS) for name in (*_DRIFT, *_BY_DRIFT)}
 
     def warnings(self, metrics: dict[str, float]) -> list[str]:
-        figures = metrics | self._mean_drift(metrics)
+        figures = metrics | self._means(metrics)
         found = {}
         for name, value in figures.items():
             known = metric_of(f"trainer/{name}")
@@ -36,17 +37,19 @@ class Health:
         self._ill = set(found)
         return new
 
-    def _mean_drift(self, metrics: dict[str, float]) -> dict[str, float]:
+    def _means(self, metrics: dict[str, float]) -> dict[str, float]:
         """Over the latest steps."""
-        if "drift" not in metrics:
-            return {}
-        self._drift.append({name: metrics.get(name, 0.0) for name in _DRIFT})
-        return {name: sum(step[name] for step in self._drift) / len(self._drift) for name in _DRIFT}
+        means = {}
+        for name, values in self._latest.items():
+            if name in metrics:
+                values.append(metrics[name])
+                means[name] = sum(values) / len(values)
+        return means
 
 
 def _largest(figures: dict[str, float]) -> tuple[str, str]:
     """The largest part of drift, and what to do about it."""
-    name = max(_DRIFT[1:], key=figures.__getitem__)
+    name = max(_DRIFT[1:], key=lambda part: figures.get(part, 0.0))
     metric = metric_of(f"trainer/{name}")
     assert metric, "every part is among the metrics"
     share, by = figures[name] / figures["drift"], metric.title.removeprefix("Drift").strip()

@@ -9,6 +9,7 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -232,9 +233,7 @@ class Learner:
             indices = sorted(weights)
             plan.append(list(self._packed(indices, batch.samples, advantage, [weights[i] for i in indices])))
         if self._how.cuts_off:
-            probe = Probe(batch.samples)
-            for micro in (micro for minibatch in plan for micro in minibatch):
-                micro.probe_P = probe.among(micro.places).to(self._device)
+            Probe(batch.samples).mark(chain.from_iterable(plan), self._device)
         return plan
 
     def _packed(
