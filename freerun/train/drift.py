@@ -195,7 +195,7 @@ def _causes(kind: _Kind, kinds: list[_Kind], reference: Reference) -> dict[str, 
         return {UNEXPLAINED: kind.total, TOKENS: kind.wrong}
     beyond = kind.beyond(reference)
     by_numerics = min(kind.total - beyond, kind.count * reference.numerics.mean)
-    known = {NUMERICS: by_numerics, TOKENS: kind.wrong + kind.total - beyond - by_numerics}
+    known = {NUMERICS: by_numerics, TOKENS: kind.wrong + max(kind.total - beyond - by_numerics, 0.0)}
     if not kind.mixed:
         return known | {STALENESS: beyond}
     if not kind.age:
@@ -215,7 +215,7 @@ def _stale(kind: _Kind, kinds: list[_Kind], reference: Reference) -> float | Non
 def _both(beyond: float, stale: float | None, cache: float | None, count: int) -> dict[str, float]:
     """Staleness and cache together, by what a token has of either where it is alone."""
     if stale is not None and cache is not None and stale + cache > 0:
-        by_cache = beyond * cache / (stale + cache)
+        by_cache = min(beyond, beyond * (cache / (stale + cache)))
     elif stale is not None:
         by_cache = beyond - min(beyond, stale * count)
     elif cache is not None:

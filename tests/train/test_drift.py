@@ -265,9 +265,9 @@ def test_the_note_names_the_largest_part_and_its_remedy() -> None:
     assert [note for _ in range(8) for note in health.warnings(fine)] == []
     far = {"drift": 0.2, "drift_staleness": 0.2, "effective_samples": 0.1}
     assert health.warnings(far) == [], "one step is no trend: tokens at forks move far"
-    (again,) = health.warnings({"drift": 0.3, "drift_staleness": 0.3})
+    (again,) = health.warnings({"drift": 0.5, "drift_staleness": 0.5})
     assert "% of it by staleness: lower control.max_staleness" in again
-    (low,) = Health().warnings({"drift": 0.06, "drift_numerics": 0.06})
+    (low,) = Health().warnings({"drift": 0.09, "drift_numerics": 0.09})
     assert "by numerics: engine and trainer disagree at equal weights: compare engine.dtype" in low
 
 
@@ -285,7 +285,7 @@ def test_what_has_never_been_seen_fresh_is_unexplained() -> None:
     st.integers(0, 300),
     st.sampled_from([0, 1, 4]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=400, deadline=None)
 def test_parts_are_never_negative_and_add_up(seed: int, scale: float, known: bool, count: int, oldest: int) -> None:
     dice = np.random.default_rng(seed)
     off = dice.standard_t(2, count) * scale - (dice.random(count) < 0.05) * 10
