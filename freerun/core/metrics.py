@@ -133,11 +133,14 @@ METRICS: dict[str, Metric] = {
     # Drift
     "trainer/drift": Metric(
         "Drift",
-        "Half the mean squared difference between the trainer's log-probability of a sampled token, before the step, "
-        "and the engine's; close to the KL divergence of the two policies.",
-        "Below 0.01. What it comes from is beside it.",
+        "How far the policy before the step is from what the tokens were sampled from, about their KL divergence: half "
+        "the mean squared difference of the log-probabilities, and what top-k and top-p cut off.",
+        "Below 0.01. What it comes from is beside it, and adds up to it.",
         "nats",
         "Drift",
+        0.0,
+        0.07,
+        "see its parts",
     ),
     "trainer/drift_numerics": Metric(
         "Drift by numerics",
@@ -145,6 +148,9 @@ METRICS: dict[str, Metric] = {
         "Below 0.001. Above: compare engine.dtype and train.dtype.",
         "nats",
         "Drift",
+        0.0,
+        0.002,
+        "engine and trainer disagree at equal weights: compare engine.dtype and train.dtype",
     ),
     "trainer/drift_staleness": Metric(
         "Drift by staleness",
@@ -152,6 +158,7 @@ METRICS: dict[str, Metric] = {
         "The largest part of an asynchronous run. Too much: lower control.max_staleness or train.lr.",
         "nats",
         "Drift",
+        cause="lower control.max_staleness or train.lr",
     ),
     "trainer/drift_cache": Metric(
         "Drift by old caches",
@@ -159,20 +166,41 @@ METRICS: dict[str, Metric] = {
         "Zero unless caches are kept. Too much: set engine.on_update: recompute.",
         "nats",
         "Drift",
+        cause="set engine.on_update=recompute, or lower train.lr",
     ),
     "trainer/drift_cutoffs": Metric(
         "Drift by cut-offs",
-        "The part that comes from rollout.top_k and rollout.top_p: what they cut off can be trained on, not sampled.",
+        "The part that comes from rollout.top_k and rollout.top_p: what they cut off can be trained on, not sampled. "
+        "Measured at some hundred tokens of the step.",
         "Zero without them. Too much: raise rollout.top_p, or set rollout.top_k: 0.",
         "nats",
         "Drift",
+        cause="raise rollout.top_p or rollout.top_k (1 and 0 cut nothing off)",
     ),
     "trainer/drift_tokens": Metric(
         "Drift by tokens that do not match",
-        "The part of tokens that the trainer finds far less likely than the engine did, however old: they are most "
-        "likely not the ones that were sampled, or not in the context they were sampled in.",
+        "The part of tokens that are nats off at equal weights, and of those behind them: they are not the ones that "
+        "were sampled, or not in the context they were sampled in. Old tokens are taken to have as much of it.",
         "Zero. Otherwise something encodes text again, or an engine has other weights than it says.",
         "nats",
+        "Drift",
+        0.0,
+        1e-4,
+        "see that nothing encodes answers again, and that engines have the weights that they say",
+    ),
+    "trainer/drift_unexplained": Metric(
+        "Drift that is unexplained",
+        "The part whose cause no other tokens have shown: such as old tokens in a run that has had no fresh ones yet.",
+        "Zero.",
+        "nats",
+        "Drift",
+        cause="set control.max_staleness=0 for a few steps, which shows whether it is numerics or staleness",
+    ),
+    "trainer/mismatched_tokens": Metric(
+        "Tokens that do not match",
+        "How many of the tokens that the very weights of the step sampled are not what the trainer sees.",
+        "Zero.",
+        "tokens",
         "Drift",
     ),
     "trainer/engine_mismatch": Metric(
@@ -182,9 +210,6 @@ METRICS: dict[str, Metric] = {
         "Below 0.05: rounding only.",
         "nats",
         "Drift",
-        0.0,
-        0.05,
-        "engine and trainer disagree at equal weights: compare engine.dtype and train.dtype",
     ),
     "trainer/engine_mismatch_kl": Metric(
         "Mismatch at equal weights, KL", "The same as an estimate of the KL divergence.", "Near 0.", "nats", "Drift"

@@ -111,8 +111,9 @@ class StepResult:
     weights: WeightsHandle | None = None
     """That version, published. Supervised steps publish nothing."""
     before_logprobs: list[NDArray[np.float32]] | None = None
-    """For each sample of the batch, in the batch's order: the log-probabilities of its sampled tokens by the weights
-    before the step, NaN where they were not computed."""
+    """For each sample of the batch, in its order: the log-probability, by the weights before the step, of each token
+    that was sampled (whose version is not NOT_SAMPLED). NaN where it was not computed: tokens without a loss; those of
+    later minibatches without `train.proximal: recompute`; what is beyond four million tokens."""
 
     @property
     def learned_s(self) -> float:

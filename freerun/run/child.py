@@ -20,6 +20,7 @@ from freerun.machine.machines import LOCAL
 from freerun.machine.parent import RUN_KEY, announce_ready, announce_refusal, end_with_parent
 from freerun.rewards.machines.server import JudgeSettings, serve_judges
 from freerun.train.config import ResolvedTrainConfig
+from freerun.train.how_sampled import HowSampled
 from freerun.weights.way import WeightsWay
 
 SERVER_KEY = "FREERUN_ENGINE_KEY"
@@ -50,6 +51,7 @@ class TrainerSettings:
     scratch: str
     """A folder in shared memory that the run's processes on this machine share: versions are published there."""
     weights: WeightsWay
+    how: HowSampled
     checkpoint: str | None = None
     """What the trainer continues from; without one it begins with the model."""
     rank: int = 0
@@ -98,6 +100,7 @@ def run_trainer(settings: TrainerSettings) -> None:
     worker = TrainerProcess(
         *(Path(settings.model), config, settings.temperature, settings.seed),
         *(publisher, checkpoint, settings.longest, ranks),
+        how=settings.how,
     )
     if ranks.is_first:
         serve(worker, settings.endpoint, ready, key)

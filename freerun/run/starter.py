@@ -18,6 +18,7 @@ from freerun.rewards.machines.server import JudgeSettings
 from freerun.rewards.pools import PoolSettings
 from freerun.run.child import EngineSettings, TrainerSettings
 from freerun.run.hosts import Hosts
+from freerun.train.how_sampled import ALL, HowSampled
 from freerun.train.remote import RemoteTrainer
 
 
@@ -71,6 +72,7 @@ class Starter:
             hosts[0].machine.address,
             hosts[0].scratch,
             plan.way,
+            ALL if plan.kind is RunKind.SFT else _how_sampled(config),
             str(checkpoint.absolute()) if checkpoint else None,
             rendezvous=await self._rendezvous(hosts),
         )
@@ -127,3 +129,7 @@ async def _ready(child: Child, host: Host) -> str:
         if host.machine.name == LOCAL:
             raise
         raise type(error)(f"on machine {host.machine.name}: {error.message}", error.detail) from None
+
+
+def _how_sampled(config: RunConfig) -> HowSampled:
+    return HowSampled(config.rollout.top_k, config.rollout.top_p, config.engine.on_update == "keep")

@@ -8,6 +8,7 @@ import torch
 
 from freerun.models.decoder import Decoder
 from freerun.train.config import ResolvedTrainConfig
+from freerun.train.how_sampled import ALL, HowSampled
 from freerun.train.lora import attach
 from freerun.train.models import CriticModel, PolicyModel
 from freerun.train.needs import refuse_uneven_heads
@@ -31,6 +32,7 @@ def assemble(
     temperature: float,
     seed: int,
     folder: Path | None,
+    how: HowSampled = ALL,
 ) -> Models:
     """All from one decoder, which becomes the policy's; `folder` has the weights of one that is on the meta device."""
     refuse_uneven_heads(decoder.shape, ranks.context.size)
@@ -43,5 +45,5 @@ def assemble(
         critic = Trained(CriticModel(deepcopy(decoder)), config, ranks, config.critic.lr / config.lr, folder)
     if config.lora.rank:
         attach(decoder, config.lora.rank, config.lora.effective_alpha, seed=seed, dtype=start)
-    policy = Trained(PolicyModel(decoder, temperature), config, ranks, folder=folder)
+    policy = Trained(PolicyModel(decoder, temperature, how), config, ranks, folder=folder)
     return Models(policy, critic, reference)

@@ -123,7 +123,7 @@ def _peak(policy: Trained, device: torch.device, prompt: int, answers: list[int]
     micro = pack(samples).to(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
-    logprobs_A, _ = policy(micro)
+    logprobs_A = policy(micro).logprobs_A
     torch.autograd.backward(logprobs_A.sum() * 0.0)
     policy.forget_gradients()
     return len(micro.tokens_T), torch.cuda.max_memory_allocated(device) - before

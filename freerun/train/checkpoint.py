@@ -133,7 +133,9 @@ def load_checkpoint(folder: Path, learner: Learner, ranks: Ranks = ALONE) -> Non
             state |= _read_part(own_folder(folder, ranks), state)
         else:
             _refuse_other_weights(folder, state["model"])
-            load(state, checkpoint_id=folder, process_group=ranks.aside)
+            found = _saved(folder, state)
+            load(found, checkpoint_id=folder, process_group=ranks.aside)
+            state |= found
     except (OSError, CheckpointException, ValueError, RuntimeError) as error:
         raise TrainerError(f"{folder} is damaged, or of another model: {in_a_line(error)}") from None
     learner.load_state(state)
@@ -142,7 +144,7 @@ def load_checkpoint(folder: Path, learner: Learner, ranks: Ranks = ALONE) -> Non
 
 def _read_part(folder: Path, state: dict[str, Any]) -> dict[str, Any]:
     """Into the shares of these tensors. Returns what is not a tensor."""
-    part = shares(state)
+    part = _saved(folder, shares(state))
     _refuse_other_weights(folder, part["model"])
     load(part, checkpoint_id=folder, no_dist=True)
     return {key: value for key, value in part.items() if not isinstance(value, dict)}
@@ -152,6 +154,12 @@ def _refuse_other_weights(folder: Path, model: dict[str, Any]) -> None:
     names = {name for name in FileSystemReader(folder).read_metadata().state_dict_metadata if name.startswith("model.")}
     if odd := sorted(names - {f"model.{name}" for name in model}):
         raise ValueError(f"it has {odd[0].removeprefix('model.')}, which the model in model.path has not")
+
+
+def _saved(folder: Path, state: dict[str, Any]) -> dict[str, Any]:
+    """Without what the checkpoints of earlier releases do not have, and which begins afresh then."""
+    names = FileSystemReader(folder).read_metadata().state_dict_metadata
+    return {key: value for key, value in state.items() if key != "drift" or key in names}
 
 
 def _state(learner: Learner) -> dict[str, Any]:

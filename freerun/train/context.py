@@ -50,6 +50,8 @@ class Whole:
         self.tokens_P, self.positions_P = micro.tokens_T, micro.positions_T
         self.rows_A, self.targets_A = micro.rows_A, micro.targets_A
         """Which rows of the part predict the trained tokens that this rank computes, and which tokens those are."""
+        self.probe_P = micro.probe_P
+        """Which of these tokens are in the probe, where there is one."""
 
     def attention(self, attend: Attend) -> Attend:
         return attend
@@ -73,6 +75,9 @@ class Part(Whole):
         )
         self._places = (micro.rows_A % context.size == context.position).nonzero().squeeze(1)
         self.rows_A, self.targets_A = micro.rows_A[self._places] // context.size, micro.targets_A[self._places]
+        if micro.probe_P is not None:
+            probed_A = torch.zeros_like(micro.rows_A, dtype=torch.bool).index_fill(0, micro.probe_P, True)
+            self.probe_P = probed_A[self._places].nonzero().squeeze(1)
 
     def attention(self, attend: Attend) -> Attend:
         """By heads, on all tokens: what goes in and what comes out is of this rank's part."""

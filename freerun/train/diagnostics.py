@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from freerun.core import Version
-from freerun.core.metrics import metric_of
+from freerun.core.nouns import NOT_SAMPLED
+from freerun.train.before import Before
 from freerun.train.corrections import Corrected
 from freerun.train.objective import TokenLoss, Tokens
+from freerun.train.packing import Packed
 from freerun.train.ranks import Ranks
 
 _OLDEST = 16
@@ -24,6 +26,7 @@ class Diagnostics:
         self._sums: dict[str, Tensor] = {}
         self._largest: dict[str, Tensor] = {}
         self._by_age: Tensor | None = None
+        self.before = Before(ranks)
         self._optimizer_steps: list[tuple[float, float]] = []
         self._losses: list[float] = []
 
@@ -39,10 +42,13 @@ class Diagnostics:
         )
 
     @torch.no_grad()
-    def drift(self, before_A: Tensor, behavior_A: Tensor, staleness_A: Tensor) -> None:
-        """How far the weights before the step are from those that sampled the tokens, whatever the objective is."""
-        log_ratio_A = before_A - behavior_A
+    def drift(self, micro: Packed, before_A: Tensor, cut_off_P: Tensor | None) -> None:
+        """How far the weights before the step are from those that sampled the tokens, whatever the objective is; and
+        how far what top-k and top-p left is from either (`cutoffs.py`)."""
+        self.before.add(micro, before_A)
+        log_ratio_A, staleness_A = before_A - micro.behavior_A, self._version - micro.versions_A
         ratio_A = log_ratio_A.exp()
+        sampled_A = micro.versions_A != NOT_SAMPLED
         fresh_A = staleness_A == 0
         off_A = torch.where(fresh_A, log_ratio_A, 0.0)
         self._add(
@@ -51,9 +57,13 @@ class Diagnostics:
             behavior_ratio=ratio_A,
             behavior_ratio_squared=ratio_A.square(),
             behavior_kl=ratio_A - 1 - log_ratio_A,  # k3: never negative
+            sampled=sampled_A,
+            drift=torch.where(sampled_A, 0.5 * log_ratio_A.square(), 0.0),
             engine_mismatch=off_A.abs(),
             engine_mismatch_kl=off_A.exp() - 1 - off_A,
         )
+        if cut_off_P is not None:
+            self._add(probed=torch.ones_like(cut_off_P), cut_off=cut_off_P)
         self.largest(engine_mismatch_max=off_A.abs(), behavior_ratio_max=ratio_A)
         ages_2O = torch.zeros(2, _OLDEST + 1, device=ratio_A.device)
         age_A = staleness_A.clamp(0, _OLDEST)
@@ -83,9 +93,9 @@ class Diagnostics:
         self._optimizer_steps.append((grad_norm, lr))
 
     def result(self) -> dict[str, float]:
-        """Means over tokens; of drift, over those whose log-probability before the step is known: of all, or of the
-        first of several minibatches. `engine_mismatch` is over tokens that the very weights of this step sampled: there
-        engine and trainer should agree to rounding, and whatever is left is a bug or low precision."""
+        """Means over tokens; of drift (`drift.py`), over those whose log-probability before the step is known: of
+        all, or of the first of several minibatches. `engine_mismatch` is over tokens that the very weights of this step
+        sampled: there engine and trainer should agree to rounding, and whatever is left is a bug or low precision."""
         if not self._sums:
             return {"tokens": 0.0}
         names = list(self._sums)
@@ -97,6 +107,8 @@ class Diagnostics:
         compared, fresh, squares = (sums.pop(name) for name in ("compared", "fresh", "behavior_ratio_squared"))
         off = {name: sums.pop(name) for name in ("engine_mismatch", "engine_mismatch_kl")}
         drift = {name: sums.pop(name) / compared for name in ("behavior_ratio", "behavior_kl")}
+        drift["drift_cutoffs"] = sums.pop("cut_off", 0.0) / max(sums.pop("probed", 0.0), 1.0)
+        drift["drift"] = sums.pop("drift") / max(sums.pop("sampled"), 1.0) + drift["drift_cutoffs"]
         means = {name: total / tokens for name, total in sums.items()} | drift
         means["effective_samples"] = means["behavior_ratio"] ** 2 / (squares / compared) if squares else 0.0
         if fresh:
@@ -119,20 +131,3 @@ class Diagnostics:
         for name, value in values.items():
             total = value.detach().double().sum()
             self._sums[name] = self._sums[name] + total if name in self._sums else total
-
-
-class Health:
-    """Says once that a figure left its healthy range, and again only after it was back."""
-
-    def __init__(self) -> None:
-        self._ill: set[str] = set()
-
-    def warnings(self, metrics: dict[str, float]) -> list[str]:
-        found = {}
-        for name, value in metrics.items():
-            known = metric_of(f"trainer/{name}")
-            if known and known.cause and not known.low <= value <= known.high:
-                found[name] = f"train.{name} is {value:.3g}, outside {known.low:g} to {known.high:g}: {known.cause}"
-        new = [text for name, text in found.items() if name not in self._ill]
-        self._ill = set(found)
-        return new

@@ -13,6 +13,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from freerun.train.cutoffs import cut_off
+from freerun.train.how_sampled import HowSampled
+
 _CHUNK = {"cuda": 2**28, "cpu": 2**22}
 """Logits held at a time."""
 
@@ -26,6 +29,15 @@ def logprobs_and_entropy(
     """
     logprobs_A, entropy_A = _Head.apply(hidden_A, weight_V, targets_A, temperature)
     return logprobs_A, entropy_A
+
+
+@torch.no_grad()
+def cut_off_at(hidden_P: Tensor, weight_V: Tensor, temperature: float, how: HowSampled) -> Tensor:
+    """What top-k and top-p cut off at these positions: see `cutoffs.py`. Float32."""
+    chunks = [hidden_P.new_zeros(0, dtype=torch.float32)]
+    for rows in _chunks(len(hidden_P), weight_V):
+        chunks.append(cut_off(_logits(hidden_P[rows], weight_V), temperature, how))
+    return torch.cat(chunks)
 
 
 class _Head(torch.autograd.Function):

@@ -9,6 +9,7 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,16 @@ from freerun.train.assemble import assemble
 from freerun.train.average import sequence_weights
 from freerun.train.begun import Begun
 from freerun.train.budget import Passes, micro_batch_budget
+from freerun.train.causes import Causes
 from freerun.train.config import TrainConfig
 from freerun.train.corrections import Ratios, correct
-from freerun.train.diagnostics import Diagnostics, Health
+from freerun.train.cutoffs import Probe
+from freerun.train.diagnostics import Diagnostics
+from freerun.train.drift import Reference
 from freerun.train.estimate import estimate
 from freerun.train.gae import value_loss
+from freerun.train.health import Health
+from freerun.train.how_sampled import ALL, HowSampled
 from freerun.train.kl import kl_estimate
 from freerun.train.lora import save_adapter
 from freerun.train.losses import find_objective
@@ -55,16 +61,18 @@ class Learner:
         longest: int = 0,
         ranks: Ranks = ALONE,
         folder: Path | None = None,
+        how: HowSampled = ALL,
     ) -> None:
         at = decoder.embed.weight.device
         self._device = torch.device(ranks.device) if at.type == "meta" else at
         config = config.on("cuda" if self._device.type == "cuda" else "cpu", decoder.shape.num_parameters)
         self._config, self._seed, self._longest, self._ranks = config, seed, longest, ranks
         self._loss = find_objective(config.objective).loss
-        models = assemble(decoder, config, ranks, temperature, seed, folder)
+        models = assemble(decoder, config, ranks, temperature, seed, folder, how)
         self.policy, self._critic, self._reference = models.policy, models.critic, models.reference
         self._shape = decoder.shape
-        self._health = Health()
+        self._health, self._causes = Health(), Causes(how, ranks)
+        self._how = how
         self._passes = Passes(
             config.micro_batch_tokens,
             lambda: micro_batch_budget(self.policy, self._critic, self._device, ranks),
@@ -84,12 +92,13 @@ class Learner:
         seed: int = 0,
         longest: int = 0,
         ranks: Ranks = ALONE,
+        how: HowSampled = ALL,
     ) -> "Learner":
         """Each of several ranks reads its share of the weights and no more."""
         device, rest = config.on(choose_device()).device, (config, temperature, seed, longest, ranks)
         if ranks.size > 1:
-            return cls(empty_decoder(folder, device), *rest, folder)
-        return cls(load_decoder(folder, device=device), *rest)
+            return cls(empty_decoder(folder, device), *rest, folder, how)
+        return cls(load_decoder(folder, device=device), *rest, how=how)
 
     @property
     def decoder(self) -> Decoder:
@@ -131,10 +140,12 @@ class Learner:
         self.version, self.savable = self.version + 1, True
         result = diagnostics.result()
         self._entropy = result.get("entropy", self._entropy)
-        metrics = result | self._tokens_once(begun.plan, batch)
+        before = diagnostics.before.tokens(batch)
+        metrics = result | self._causes.of(batch, before, result) | self._tokens_once(begun.plan, batch)
         metrics |= begun.speed.of(sum(len(s.tokens) for s in batch.samples), begun.micros, phases.ended)
         warnings = self._passes.take_notes() + self._health.warnings(metrics)
-        return StepResult(self.version, metrics, phases.ended, warnings)
+        logprobs = before.by_sample() if before else None
+        return StepResult(self.version, metrics, phases.ended, warnings, before_logprobs=logprobs)
 
     def sft(self, examples: Sequence[Sample]) -> StepResult:
         """Supervised learning on the answers, the mean over their tokens."""
@@ -157,7 +168,7 @@ class Learner:
         weights = sequence_weights([num_trained(example) for example in examples], "token", self._longest)
         total = torch.zeros((), device=self._device)
         for micro in self._packed(list(range(len(examples))), examples, [0.0] * len(examples), weights):
-            logprobs_A, _ = self.policy(micro)
+            logprobs_A = self.policy(micro).logprobs_A
             loss = -(micro.weights_A * logprobs_A).sum()
             torch.autograd.backward(loss)
             total += loss.detach()
@@ -186,13 +197,15 @@ class Learner:
     def state(self) -> dict[str, Any]:
         """All that the next step depends on, its batch and the configuration aside. Live tensors."""
         critic = {"critic": self._critic.state()} if self._critic else {}
-        return {**self.policy.state(), **critic, "version": self.version, "entropy": self._entropy}
+        figures = {"version": self.version, "entropy": self._entropy, "drift": self._causes.reference.plain}
+        return {**self.policy.state(), **critic, **figures}
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.policy.load_state(state)
         if self._critic:
             self._critic.load_state(state["critic"])
         self.version, self._entropy = state["version"], state["entropy"]
+        self._causes.reference = Reference.of(state["drift"])
 
     @property
     def _lr(self) -> float:
@@ -219,6 +232,8 @@ class Learner:
             weights = weights_of(members, self._config.average, self._longest)
             indices = sorted(weights)
             plan.append(list(self._packed(indices, batch.samples, advantage, [weights[i] for i in indices])))
+        if self._how.cuts_off:
+            Probe(batch.samples).mark(chain.from_iterable(plan), self._device)
         return plan
 
     def _packed(
@@ -231,6 +246,7 @@ class Learner:
             if places:
                 counts = [weights[place] for place in places]
                 packed = pack([among[place] for place in places], [advantage[indices[p]] for p in places], counts)
+                packed.places = [indices[place] for place in places]
             else:
                 packed = pack([untrained(min(among, key=lambda sample: len(sample.tokens)))])
             yield packed.to(self._device)
@@ -293,7 +309,7 @@ class Learner:
         recompute = self._config.proximal == "recompute" and len(plan) > 1
         for micro in (micro for minibatch in plan for micro in minibatch):
             if recompute:
-                micro.proximal_A = self.policy(micro)[0]
+                micro.proximal_A, _, micro.cut_off_P = self.policy(micro)
             if self._reference and self._config.kl.apply_to == "loss":
                 micro.reference_A = self._reference(micro)[0]
             if self._penalises and self._by_token:
@@ -316,7 +332,7 @@ class Learner:
 
     def _rl_backward(self, micro: Packed, diagnostics: Diagnostics) -> Tensor:
         """One micro-batch. The weight of its tokens that were kept, that of all, and its share of the loss."""
-        policy_A, entropy_A = self.policy(micro)
+        policy_A, entropy_A, cut_off_P = self.policy(micro)
         tokens = self._tokens(micro, policy_A)
         loss = self._loss(tokens, self._config.clip.bounds)
         log_ratio_A = tokens.proximal_A - tokens.behavior_A
@@ -334,9 +350,10 @@ class Learner:
         if self._critic:
             self._critic_backward(micro, diagnostics)
         diagnostics.micro_batch(tokens, entropy_A, loss, correction)
-        before_A = micro.proximal_A if diagnostics.has_learned else policy_A.detach()
-        if before_A is not None:
-            diagnostics.drift(before_A, micro.behavior_A, tokens.staleness_A)
+        if not diagnostics.has_learned:
+            diagnostics.drift(micro, policy_A.detach(), cut_off_P)
+        elif micro.proximal_A is not None:
+            diagnostics.drift(micro, micro.proximal_A, micro.cut_off_P)
         weights_A = micro.weights_A.double()  # summed so that it does not matter how the minibatch was cut
         return torch.stack([(weights_A * correction.kept_A).sum(), weights_A.sum(), total.detach().double()])
 

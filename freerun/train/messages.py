@@ -1,4 +1,5 @@
-"""Requests from controller to trainer as ZeroMQ messages. Importable without torch, and knows nothing of sockets.
+"""Requests from controller to trainer as ZeroMQ messages, and their results. Importable without torch, and knows
+nothing of sockets.
 
 A request opens with its method, its argument in msgpack, how many messages of samples follow, and its number, which
 the reply repeats. Each message of samples is a header in msgpack and one buffer with the tokens, the log-probabilities
@@ -16,7 +17,7 @@ import msgspec
 import numpy as np
 
 from freerun.core import Batch, FinishReason, Group, Sample, Task, TrainerError
-from freerun.core.nouns import Returns, VersionRuns
+from freerun.core.nouns import Logprobs, Returns, VersionRuns
 from freerun.train.protocol import METHODS, BatchHead
 
 AT_ONCE = 4
@@ -35,6 +36,25 @@ class SamplesHeader(msgspec.Struct, array_like=True):
     runs: list[tuple[tuple[int, int], ...]]
     members: list[int | None]
     returns: list[Returns | None]
+
+
+def encoded(result: Any) -> bytes:
+    """What a method gave, arrays of floats as their bytes."""
+    return msgspec.msgpack.encode(result, enc_hook=_bytes_of)
+
+
+def decoded(payload: bytes, kind: Any) -> Any:
+    return msgspec.msgpack.decode(payload, type=kind, dec_hook=_array_of)
+
+
+def _bytes_of(value: Any) -> bytes:
+    if isinstance(value, np.ndarray):
+        return value.astype(np.float32, copy=False).tobytes()
+    raise NotImplementedError(f"a result has a {type(value).__name__}, which msgpack cannot say")
+
+
+def _array_of(_: type, data: bytes) -> Logprobs:
+    return np.frombuffer(data, np.float32)
 
 
 def opening(number: int, method: str, argument: Any, num_messages: int) -> list[bytes]:

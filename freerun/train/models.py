@@ -5,7 +5,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,22 +14,42 @@ from torch.utils.checkpoint import checkpoint
 from freerun.models.attention import packed_attention
 from freerun.models.decoder import Decoder, Layer
 from freerun.train.context import ONE, Context, Whole
-from freerun.train.head import logprobs_and_entropy
+from freerun.train.head import cut_off_at, logprobs_and_entropy
+from freerun.train.how_sampled import ALL, HowSampled
 from freerun.train.packing import Packed
 
 
+class Scores(NamedTuple):
+    logprobs_A: Tensor
+    """Of each trained token."""
+    entropy_A: Tensor
+    """Where it was sampled."""
+    cut_off_P: Tensor | None
+    """How far top-k and top-p are from the policy at the tokens of the probe, where there is one (`cutoffs.py`)."""
+
+
 class PolicyModel(nn.Module):
-    def __init__(self, decoder: Decoder, temperature: float) -> None:
+    def __init__(self, decoder: Decoder, temperature: float, how: HowSampled = ALL) -> None:
         super().__init__()
         self.decoder = decoder
-        self.temperature = temperature
+        self.temperature, self._how = temperature, how
 
-    def forward(self, micro: Packed, context: Context = ONE) -> tuple[Tensor, Tensor]:
-        """Log-probability of each trained token, and the entropy where it was sampled."""
+    def forward(self, micro: Packed, context: Context = ONE) -> Scores:
         part = context.part(micro)
         hidden_A = hidden_states(self.decoder, micro, part)
-        scores = logprobs_and_entropy(hidden_A, self.decoder.head.weight, part.targets_A, self.temperature)
-        return part.told(scores[0]), part.told(scores[1])
+        weight_V = self.decoder.head.weight
+        logprobs_A, entropy_A = logprobs_and_entropy(hidden_A, weight_V, part.targets_A, self.temperature)
+        return Scores(part.told(logprobs_A), part.told(entropy_A), self._cut_off(hidden_A, micro, part))
+
+    @torch.no_grad()
+    def _cut_off(self, hidden_A: Tensor, micro: Packed, part: Whole) -> Tensor | None:
+        if micro.probe_P is None or part.probe_P is None:
+            return None
+        found_A = hidden_A.new_zeros(len(hidden_A), dtype=torch.float32)
+        found_A[part.probe_P] = cut_off_at(
+            hidden_A[part.probe_P], self.decoder.head.weight, self.temperature, self._how
+        )
+        return part.told(found_A)[micro.probe_P]
 
 
 class CriticModel(nn.Module):

@@ -6,7 +6,7 @@ loss).
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from heapq import heapreplace
 
 import numpy as np
@@ -149,6 +149,12 @@ class Packed:
     values_A: Tensor | None = None
     """The critic's, before the step."""
     returns_A: Tensor | None = None
+    places: list[int] = field(default_factory=list)
+    """Which samples of the batch its sequences are."""
+    probe_P: Tensor | None = None
+    """Trained tokens at which top-k and top-p are looked at, where there are such (`cutoffs.py`)."""
+    cut_off_P: Tensor | None = None
+    """What was found there by the weights before the step, where that took a pass of its own."""
 
     @property
     def num_trained(self) -> int:
@@ -200,7 +206,7 @@ def pack(
         "weights_A": np.array(weights or [1.0] * len(samples), np.float32)[of_A],
     }
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    return Packed(lengths=lengths_S.tolist(), prefixes=prefixes, **tensors)
+    return Packed(lengths=lengths_S.tolist(), prefixes=prefixes, places=[], **tensors)
 
 
 def _by_token(advantage: Advantage, sample: Sample) -> np.ndarray:

@@ -113,6 +113,14 @@ class Ranks:
             dist.all_gather_object(box, message, group=self._requests)
         return cast(list[T], box)
 
+    def for_first(self, message: T) -> list[T]:
+        """What each team has to say, by team, for the first rank; for the others nothing."""
+        if self.size == 1:
+            return [message]
+        box: list[T | None] | None = [None] * self.size if self.is_first else None
+        dist.gather_object(message if not self.context.position else None, box, dst=0, group=self._requests)
+        return cast(list[T], (box or [])[:: self.context.size])
+
     def by_first(self, work: Callable[[], T]) -> T:
         """What the first rank alone does, and what came of it for all: the result, or the error."""
         outcome: T | FreerunError | None = None

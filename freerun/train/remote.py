@@ -16,7 +16,7 @@ from freerun.core import Batch, Sample, TrainerError, Version
 from freerun.core.clock import Clock
 from freerun.core.lost import Losable
 from freerun.core.reports import StepResult, WeightsHandle
-from freerun.train.messages import in_parts, opening, samples_message
+from freerun.train.messages import decoded, in_parts, opening, samples_message
 from freerun.train.protocol import METHODS, BatchHead, Checkpoint, Copied, GroupHead, Written
 from freerun.train.sockets import connect
 
@@ -97,7 +97,7 @@ class RemoteTrainer:
                 number, status, payload = await self._socket.recv_multipart()
         if status == b"error":
             raise TrainerError(*msgspec.msgpack.decode(payload, type=tuple[str, str]))
-        return msgspec.msgpack.decode(payload, type=METHODS[method][1])
+        return decoded(payload, METHODS[method][1])
 
 
 @contextmanager

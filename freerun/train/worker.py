@@ -27,8 +27,9 @@ from freerun.core import Batch, FreerunError, Sample, TrainerError
 from freerun.core.reports import PUBLISH, StepResult, WeightsHandle
 from freerun.train.config import TrainConfig
 from freerun.train.divergence import refuse_divergence
+from freerun.train.how_sampled import ALL, HowSampled
 from freerun.train.learner import Learner
-from freerun.train.messages import Received, receive
+from freerun.train.messages import Received, encoded, receive
 from freerun.train.protocol import Checkpoint, Copied, Written
 from freerun.train.ranks import ALONE, Ranks
 from freerun.train.sockets import listening
@@ -58,12 +59,13 @@ class TrainerProcess:
         checkpoint: Path | None = None,
         longest: int = 0,
         ranks: Ranks = ALONE,
+        how: HowSampled = ALL,
     ) -> None:
         torch.manual_seed(seed)
         self._folder = folder
         self._publisher = publisher
         self.ranks = ranks
-        self._learner = Learner.from_folder(folder, config, temperature, seed, longest, ranks)
+        self._learner = Learner.from_folder(folder, config, temperature, seed, longest, ranks, how)
         self._keep = config.keep
         if checkpoint:
             from freerun.train.checkpoint import load_checkpoint  # slow to import
@@ -180,7 +182,7 @@ def follow(worker: Worker, ready: Callable[[str], None]) -> None:
 def answer(worker: Worker, request: Received) -> list[bytes]:
     try:
         result = worker.do(worker.ranks.say(request.decoded()))
-        return [request.number, b"ok", msgspec.msgpack.encode(result)]
+        return [request.number, b"ok", encoded(result)]
     except FreerunError as error:
         return [request.number, b"error", msgspec.msgpack.encode((str(error), error.detail))]
     except Exception as error:

@@ -28,6 +28,7 @@ from freerun.run.prepare import Prepared, prepare, prepare_eval
 from freerun.run.running import run_processes
 from freerun.run.start import create_folder
 from freerun.train.checkpoint_folder import CheckpointFolder
+from freerun.train.drift import PARTS
 from freerun.train.learner import Learner
 from tests.children import child_of
 
@@ -68,6 +69,11 @@ async def test_an_asynchronous_run_learns_and_leaves_a_readable_folder(tmp_path:
     fresh = [r.trainer["engine_mismatch_max"] for r in steps if "engine_mismatch_max" in r.trainer]
     assert fresh
     assert max(fresh) < 1e-3, "engine and trainer disagree at equal weights"
+    for figures in (record.trainer for record in steps):
+        parts = [figures[f"drift_{part}"] for part in PARTS]
+        assert min(parts) >= 0
+        assert sum(parts) == pytest.approx(figures["drift"], rel=0.05, abs=1e-9)
+        assert figures["mismatched_tokens"] == 0
     assert [e.version for e in read_evals(folder.evals)][-1] == 60
     assert {event["ph"] for event in read_timeline(folder.timeline)} >= {"X", "M"}
     assert "60 steps" in folder.report.read_text()

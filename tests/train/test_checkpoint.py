@@ -10,6 +10,7 @@ from freerun.core import TrainerError
 from freerun.train.checkpoint import CheckpointWriter, load_checkpoint
 from freerun.train.checkpoint_folder import CONTROL, CheckpointFolder, version_of
 from freerun.train.config import EntropyConfig, TrainConfig
+from freerun.train.drift import Reference
 from freerun.train.learner import Learner
 from tests.tiny import tiny_decoder
 from tests.train.test_learner import random_batch
@@ -37,6 +38,11 @@ def save(who: Learner, folder: Path, keep: int = 2) -> Path:
     return folder / f"step-{who.version}"
 
 
+def assert_equal_weights(one: Learner, other: Learner) -> None:
+    mine, others = one.policy.tensors(), other.policy.tensors()
+    assert all(torch.equal(others[name], tensor) for name, tensor in mine.items())
+
+
 def assert_equal(one: Learner, other: Learner) -> None:
     assert one.version == other.version
     mine, others = one.state(), other.state()
@@ -46,6 +52,22 @@ def assert_equal(one: Learner, other: Learner) -> None:
     for name, tensors in mine["optimizer"].items():
         assert tensors.keys() >= {"step", "exp_avg", "exp_avg_sq"}
         assert all(torch.equal(tensors[key], others["optimizer"][name][key]) for key in tensors)
+
+
+@pytest.mark.parametrize("earlier_release", [False, True])
+def test_what_is_known_of_drift_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, earlier_release: bool
+) -> None:
+    """Checkpoints of earlier releases do not have it, and can be loaded."""
+    first, second = learner(), learner(seed=9)
+    learn(first, range(2))
+    if earlier_release:
+        state = first.state
+        monkeypatch.setattr(first, "state", lambda: {k: v for k, v in state().items() if k != "drift"})
+    load_checkpoint(save(first, tmp_path), second)
+    assert_equal_weights(first, second)
+    assert first._causes.reference != Reference()
+    assert second._causes.reference == (Reference() if earlier_release else first._causes.reference)
 
 
 @pytest.mark.parametrize(("tied", "offload"), [(True, False), (False, False), (True, True)])

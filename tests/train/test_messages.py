@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from freerun.core import Batch, FinishReason, Group, Sample, Task, TrainerError
-from freerun.core.nouns import NOT_SAMPLED
+from freerun.core.nouns import NOT_SAMPLED, Logprobs
 from freerun.core.reports import StepResult
 from freerun.train.messages import Received, opening, samples_message, samples_of
 from freerun.train.ranks import ALONE
@@ -22,6 +22,7 @@ class Echo:
     """Keeps what it was asked to do, and refuses to save."""
 
     ranks = ALONE
+    before_logprobs: list[Logprobs] | None = None
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, Any]] = []
@@ -33,7 +34,7 @@ class Echo:
             raise TrainerError("there is no room", "said at length")
         if method == "score":
             return [sample.behavior_logprobs[sample.loss_mask].tolist() for sample in argument]
-        return StepResult(len(self.asked))
+        return StepResult(len(self.asked), before_logprobs=self.before_logprobs)
 
 
 @pytest.fixture
@@ -71,6 +72,18 @@ async def test_a_batch_arrives_as_it_was(echo: tuple[Echo, str]) -> None:
         assert (ours.id, ours.task.id, ours.admitted_at) == (theirs.id, theirs.task.id, theirs.admitted_at)
         for one, other in zip(ours.samples, theirs.samples, strict=True):
             assert_same(one, other)
+
+
+async def test_log_probabilities_come_back_as_they_are(echo: tuple[Echo, str]) -> None:
+    worker, endpoint = echo
+    with RemoteTrainer(endpoint) as trainer:
+        assert (await trainer.step(Batch(0, []))).before_logprobs is None
+        for sent in ([], [np.array([-1.5, np.nan, -1e-30], np.float32), np.zeros(0, np.float32)]):
+            worker.before_logprobs = sent
+            found = (await trainer.step(Batch(0, []))).before_logprobs
+            assert found is not None
+            assert [array.dtype for array in found] == [np.float32] * len(sent)
+            assert [array.tobytes() for array in found] == [array.tobytes() for array in sent]
 
 
 async def test_samples_without_groups_keep_their_order(echo: tuple[Echo, str]) -> None:

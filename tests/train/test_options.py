@@ -12,7 +12,8 @@ from freerun.core import Batch, FinishReason, TrainerError
 from freerun.train import trained
 from freerun.train.checkpoint import CheckpointWriter, load_checkpoint
 from freerun.train.config import TrainConfig
-from freerun.train.diagnostics import Diagnostics, Health
+from freerun.train.diagnostics import Diagnostics
+from freerun.train.health import Health
 from freerun.train.learner import Learner
 from freerun.train.losses import names
 from freerun.train.members import members_in

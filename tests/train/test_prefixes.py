@@ -126,7 +126,7 @@ def learned(micros: list[list[Sample]], factors: dict[int, Tensor]) -> tuple[Ten
     MODEL.zero_grad()
     total = torch.zeros((), dtype=torch.float64)
     for samples in micros:
-        logprobs_A, entropy_A = MODEL(pack(samples))
+        logprobs_A, entropy_A, _ = MODEL(pack(samples))
         total = total + (torch.cat([factors[id(s)] for s in samples]) * (logprobs_A + 0.1 * entropy_A)).sum()
     torch.autograd.backward(total)
     gradients = [p.grad.flatten() for p in MODEL.parameters() if p.grad is not None]

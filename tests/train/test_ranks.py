@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -11,6 +12,7 @@ from freerun.core import WeightsError
 from freerun.train.checkpoint import CheckpointWriter, load_checkpoint
 from freerun.train.checkpoint_folder import CheckpointFolder
 from freerun.train.config import TrainConfig
+from freerun.train.how_sampled import HowSampled
 from freerun.train.learner import Learner
 from freerun.train.ranks import ALONE, Ranks
 from freerun.weights.base import of_parts
@@ -37,6 +39,8 @@ LESSONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "offloaded": ({"offload_optimizer": True}, {}),
 }  # fmt: skip
 """What differs from the defaults in each: training, model."""
+HOW = HowSampled(top_k=20, top_p=0.9, keeps_cache=True)
+"""For what it changes: how drift is measured, and taken apart."""
 LOW: tuple[dict[str, Any], dict[str, Any]] = ({"dtype": "bfloat16", "corrections": ["token"]}, {})
 """Without a mask, which rounding would tip one way or the other."""
 
@@ -45,12 +49,14 @@ def lesson(config: dict[str, Any], model: dict[str, Any], ranks: Ranks, dtype: t
     """Three steps, the second on minibatches of two sequences and of one, so that a rank has none; then scoring; then
     a supervised step."""
     train = TrainConfig.model_validate({"lr": 1e-2, "minibatches": 2, **config})
-    learner = Learner(tiny_decoder(dtype=dtype, **model), train, longest=12, ranks=ranks)
+    learner = Learner(tiny_decoder(dtype=dtype, **model), train, longest=12, ranks=ranks, how=HOW)
     few = random_batch(0, 1, groups=2, size=2)
-    metrics = [learner.step(batch).metrics for batch in (random_batch(0, 0), few, random_batch(2, 2))]
+    results = [learner.step(batch) for batch in (random_batch(0, 0), few, random_batch(2, 2))]
+    metrics = [result.metrics for result in results]
     scores = learner.score(random_batch(9).samples)
     metrics.append(learner.sft(random_batch(8).samples).metrics)
-    return {"metrics": metrics, "scores": scores, "tensors": learner.policy.tensors()}
+    before = [torch.from_numpy(np.concatenate(result.before_logprobs or [])) for result in results if ranks.is_first]
+    return {"metrics": metrics, "scores": scores, "tensors": learner.policy.tensors(), "before": before}
 
 
 def branching(ranks: Ranks) -> dict[str, Any]:
@@ -160,6 +166,8 @@ def assert_same_lesson(name: str, one: dict[str, Any], two: dict[str, Any]) -> N
         for speed in ("tokens_per_s", "computed_tokens"):  # ranks may have a beginning each
             mine.pop(speed, None), theirs.pop(speed, None)
         assert theirs == pytest.approx(mine, rel=1e-5, abs=1e-6)
+    for step, same_step in zip(one["before"], two["before"], strict=True):
+        torch.testing.assert_close(same_step, step, atol=1e-6, rtol=1e-6, equal_nan=True)
     for row, same in zip(one["scores"], two["scores"], strict=True):
         assert same == pytest.approx(row, abs=1e-9)
     first, few, *_ = one["metrics"]
