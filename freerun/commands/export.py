@@ -5,6 +5,7 @@ from pathlib import Path
 
 from freerun.control.state import read_state
 from freerun.core import ConfigError
+from freerun.models.hub import find_model
 from freerun.models.shape import read_shape
 from freerun.models.tokenizer import load_tokenizer
 from freerun.observe.folder import RunFolder
@@ -25,7 +26,7 @@ def export(source: Path, out: Path, note: Callable[[str], None] = print) -> Path
         note(f"{path} is damaged ({why}); {found.checkpoint.name} is the newest that is whole")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} is not empty: name a new folder")
-    model = Path(config.model.path)
+    model = find_model(config.model.path).folder
     now = identity(config, read_shape(model), load_tokenizer(model))
     refuse_another_model(found.checkpoint, found.state.model, now, config.model.path)
 

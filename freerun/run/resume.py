@@ -96,6 +96,8 @@ def can_go_on(folder: RunFolder) -> bool:
 
 def how_to_go_on(folder: RunFolder) -> str:
     """The line to end with when a run was stopped."""
+    if not folder.path.exists():
+        return "stopped before the first step: nothing is left of it"
     finished = list(CheckpointFolder(folder.checkpoints).finished())
     if not finished:
         return f"stopped; what was done so far is in {folder.path}"

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from freerun.config.paths import with_whole_paths
 from freerun.config.text import dump
 from freerun.core.files import write_atomically
 from freerun.core.state import RunState
@@ -69,4 +70,4 @@ def create_folder(prepared: Prepared) -> RunFolder:
 def write_config(folder: RunFolder, prepared: Prepared) -> None:
     """A run without this file cannot be resumed, so it is never half written."""
     with writing(folder.config):
-        write_atomically(folder.config, dump(prepared.config, prepared.origins))
+        write_atomically(folder.config, dump(with_whole_paths(prepared.config), prepared.origins))

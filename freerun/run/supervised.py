@@ -12,20 +12,27 @@ from freerun.data.stream import TaskStream
 from freerun.observe.files import RunFiles
 from freerun.observe.folder import RunFolder
 from freerun.observe.meter import StepMeter
+from freerun.observe.report import reported
 from freerun.plan.placement import RunKind
 from freerun.plan.plan import Plan
+from freerun.run.begin import begin, gone_if_nothing_was_done
 from freerun.run.checkpoints import Checkpointer, saved
 from freerun.run.evaluating import evaluator_of
 from freerun.run.hosts import Hosts, hosts_of
 from freerun.run.prepare import Prepared, example_of
 from freerun.run.running import run_processes
-from freerun.run.start import Start, create_folder
+from freerun.run.start import Start
 
 
 async def sft(prepared: Prepared, observers: Iterable[Observer] = (), start: Start | None = None) -> RunFolder:
     """All of it, or the rest of it."""
+    start = start or begin(prepared)
+    with gone_if_nothing_was_done(start):
+        return await _sft(prepared, observers, start)
+
+
+async def _sft(prepared: Prepared, observers: Iterable[Observer], start: Start) -> RunFolder:
     config = prepared.config
-    start = start or Start(create_folder(prepared))
     stream = prepared.stream(epochs=None)
     stream.seek(start.state.position)
     identity = prepared.identity
@@ -42,7 +49,7 @@ async def sft(prepared: Prepared, observers: Iterable[Observer] = (), start: Sta
         files, everybody = RunFiles(folder, prepared.text), Observers()
         for observer in (StepMeter(everybody, files.begun_s), files, *observers):
             everybody.add(observer)
-        with closing(everybody):
+        with reported(folder, None), closing(everybody):
             for told in start.notes:
                 everybody.note(told)
             async with (
