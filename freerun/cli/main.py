@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from freerun.cli.bench_machines import bench
+from freerun.cli.ending import end_with
 from freerun.cli.stopping import run_to_end
 from freerun.core import FreerunError
 from freerun.machine.gpus import name_by_uuid
@@ -141,9 +142,10 @@ def score(
 ) -> None:
     """How likely the model finds the reference answers of `data`: log-probabilities, without sampling or rewards."""
     from freerun.commands.progress import counting
-    from freerun.commands.score import score
+    from freerun.commands.score import refuse_unwritable, score
     from freerun.run.prepare import prepare_sft
 
+    refuse_unwritable(out)
     prepared = prepare_sft(*_load(file, overrides))
     with counting("scoring", len(prepared.tasks)) as progress:
         result = score(prepared, out, progress)
@@ -290,12 +292,12 @@ def demo(
 
 def _train(prepared: Any, start: Any) -> None:
     from freerun.run import training
-    from freerun.run.resume import can_go_on, how_to_go_on
+    from freerun.run.resume import can_go_on, how_to_go_on, newest_step
 
     try:
         outcome = run_to_end(training.train(prepared, start=start), lambda: how_to_go_on(start.folder))
-    except FreerunError:
-        if can_go_on(start.folder):
+    except FreerunError as error:
+        if can_go_on(start.folder) and not (error.is_users and newest_step(start.folder) == start.state.version):
             print(how_to_go_on(start.folder), file=sys.stderr)
         raise
     print(f"done: {len(outcome.steps)} steps; look at {outcome.folder.report}")
@@ -336,14 +338,7 @@ def main() -> NoReturn:
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     allow_many_files()
     name_by_uuid()
-    try:
-        app()
-    except FreerunError as error:
-        if error.detail:
-            print(error.detail, file=sys.stderr)
-        print(f"freerun: {error}", file=sys.stderr)
-        sys.exit(2 if error.is_users else 1)
-    sys.exit(0)
+    sys.exit(end_with(app))
 
 
 if __name__ == "__main__":

@@ -21,12 +21,12 @@ def serve_model(model: str, overrides: Sequence[str], host: str, port: int, api_
     found = find_model(model)
     folder, name = found.folder, found.name if found.is_of_hub else found.folder.resolve().name
     check_weights(folder, read_shape(folder))  # before torch is imported, which is slow
-    if api_key is None and not _is_loopback(host):
-        print(f"freerun: whoever reaches {host} can use this model; consider --api-key", file=sys.stderr)
     from freerun.engines.embedded.server import serve
     from freerun.engines.listening import Where
 
     def ready(url: str) -> None:
+        if api_key is None and not _is_loopback(host):
+            print(f"freerun: whoever reaches {host} can use this model; consider --api-key", file=sys.stderr)
         print(f"freerun: serving {name} at {url}/v1 (Ctrl-C ends it)", flush=True)
 
     async def until_told() -> None:

@@ -74,7 +74,7 @@ class RunConfig(Section):
     )
     name: str = knob("run", "The run's folder is RUNS/NAME.", pattern=r"^[A-Za-z0-9._-]+$")
     runs: str = knob("runs", "The folder that holds the folders of runs.")
-    seed: int = knob(0, "Seed of the order of the data, of sampling and of minibatches.", ge=0)
+    seed: int = knob(0, "Seed of the order of the data, of sampling and of minibatches.", ge=0, lt=2**63)
     model: ModelConfig = knob(..., "Which model.")
     data: DataConfig = knob(..., "What to train on.")
     held_out: DataConfig | None = knob(None, "What to evaluate on; the same keys as `data`.")

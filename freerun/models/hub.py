@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from freerun.core import ConfigError
+from freerun.models.tokenizer import has_tokenizer
+from freerun.models.weight_files import shard_names
 
 _NAME = re.compile(r"(?P<repo>\w[\w.-]*/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
 FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
@@ -97,22 +99,16 @@ def bytes_to_download(path: str) -> int:
 
 
 def _cached(name: HubName) -> Path | None:
-    """Its snapshot, if all that its index names is there: a download that was interrupted is none."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
+    """Its snapshot, if that has all that a run needs, whoever put it there: an interrupted download has not."""
+    from huggingface_hub import try_to_load_from_cache
 
-    try:
-        folder = Path(snapshot_download(name.repo, revision=name.revision, local_files_only=True))
-    except LocalEntryNotFoundError:
+    config = try_to_load_from_cache(name.repo, "config.json", revision=name.revision)
+    if not isinstance(config, str):
         return None
-    has_weights = any(folder.glob("*.safetensors")) or any(folder.glob("*.safetensors.index.json"))
-    return folder if (folder / "config.json").is_file() and has_weights and not _shards_missing(folder) else None
-
-
-def _shards_missing(folder: Path) -> bool:
-    from freerun.models.weight_files import shard_names
-
-    return any(not (folder / file).is_file() for file in shard_names(folder))
+    folder = Path(config).parent
+    files = shard_names(folder)
+    is_whole = bool(files) and has_tokenizer(folder) and all((folder / file).is_file() for file in files)
+    return folder if is_whole else None
 
 
 def _download(name: HubName) -> Path:

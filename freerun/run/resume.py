@@ -13,7 +13,7 @@ from freerun.config.load import load_dumped
 from freerun.config.text import Origins
 from freerun.config.tree import RunConfig
 from freerun.control.state import read_state
-from freerun.core import ConfigError, DataError
+from freerun.core import ConfigError, DataError, Version
 from freerun.core.state import RunState
 from freerun.observe.folder import RunFolder
 from freerun.run.identity import refuse_another_model
@@ -92,6 +92,11 @@ def refuse_if_complete(folder: RunFolder, config: RunConfig, state: RunState) ->
 
 def can_go_on(folder: RunFolder) -> bool:
     return bool(CheckpointFolder(folder.checkpoints).finished())
+
+
+def newest_step(folder: RunFolder) -> Version:
+    """Of its newest checkpoint; 0 without any."""
+    return max(CheckpointFolder(folder.checkpoints).finished(), default=0)
 
 
 def how_to_go_on(folder: RunFolder) -> str:

@@ -51,7 +51,7 @@ class Start:
                 checkpoint_folder.put_aside(path)
             checkpoint_folder.remove_unfinished()
             for file in (self.folder.metrics, self.folder.evals, self.folder.samples):
-                keep_lines(file, lambda line: line["step"] <= self.state.version)
+                keep_lines(file, lambda line: (line.get("step") or 0) <= self.state.version)
             yield self.folder
 
     def begun(self, prepared: Prepared) -> None:
