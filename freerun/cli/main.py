@@ -1,6 +1,7 @@
 """The command line: parse, load the configuration, launch. Nothing else happens here."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -335,6 +336,8 @@ def _load(file: Path, overrides: list[str] | None) -> tuple[Any, Any]:
 
 def main() -> NoReturn:
     """The console script. A user's mistake is one line and code 2; any other expected failure its cause and code 1."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     allow_many_files()
     name_by_uuid()
