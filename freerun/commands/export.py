@@ -40,8 +40,8 @@ def export(source: Path, out: Path, note: Callable[[str], None] = print) -> Path
     try:
         learner.save(out, like=model)
     except (OSError, SafetensorError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise FreerunError(f"{out} cannot be written ({why}): make room there, or name another folder") from None
+        cause = getattr(error, "strerror", None) or error
+        raise FreerunError(f"{out} cannot be written ({cause}): make room there, or name another folder") from None
     return found.checkpoint
 
 

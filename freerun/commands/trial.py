@@ -55,13 +55,15 @@ class Trial:
         try:
             return step()
         except FreerunError as error:
-            return self._failed(error)
+            self._failed(error)
+            return None
 
     async def attempt_async(self, step: Awaitable[T]) -> T | None:
         try:
             return await step
         except FreerunError as error:
-            return self._failed(error)
+            self._failed(error)
+            return None
 
     def _failed(self, error: FreerunError) -> None:
         if str(error) not in self.fails:

@@ -1,7 +1,8 @@
 """The one resolver: what a user writes in a file to name a judge, a rollout, an objective, a data source, an observer.
 
     math                     built in, else an entry point that an installed package brings (group `freerun.judges`, …)
-    path/to/file.py:name     a file; a relative path starts at the working directory
+    path/to/file.py:name     a file; a relative path starts at the working directory (`config/paths.py` has made those
+                             of a run's file whole that lie beside it)
     package.module:name      a module that Python can import, or that lies in the working directory
 
 `find` says where it is, `Found.definition` reads it without running any of it, `Found.load` imports it. Whatever is

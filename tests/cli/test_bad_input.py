@@ -5,8 +5,8 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections import namedtuple
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -197,7 +197,7 @@ def test_a_dry_run_asks_the_judge_and_tries_the_disk(
     assert "judge      exact gives 1 for the reference answer of task train:0" in said
     assert "with every tensor of the model" in said
     assert "checkpoints need" in said
-    monkeypatch.setattr("shutil.disk_usage", lambda path: namedtuple("Usage", "free")(1000))
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
     slow = [f"reward.judge={run_yaml.parent}/slow.py:judge", "reward.timeout_s=0.3"]
     code, said = freerun("train", run_yaml, "--dry-run", *slow, monkeypatch=monkeypatch, capsys=capsys)
     assert code == 2

@@ -51,10 +51,12 @@ def test_else_it_is_where_one_stands_and_so_is_what_the_command_line_names(proje
     (project / "train.jsonl").unlink()
     for name in ("train.jsonl", "mine.py", "plain.py"):
         (here / name).write_text("")
-    config, origins = load_config(project / "run.yaml", ["reward.judge=mine.py:judge", "rollout.kind=plain:Rollout"])
+    config, origins = load_config(
+        project / "run.yaml", ["reward.judge=mine.py:judge", "rollout.kind=plain:Rollout", "rollout.tools=[]"]
+    )
     assert config.data.source == "train.jsonl"
     assert config.reward.judge == "mine.py:judge"
-    whole = with_whole_paths(config.model_copy(update={"rollout": config.rollout.model_copy(update={"tools": ()})}))
+    whole = with_whole_paths(config)
     assert whole.data.source == f"{here}/train.jsonl"
     assert whole.reward.judge == f"{here}/mine.py:judge"
     assert whole.rollout.kind == f"{here}/plain.py:Rollout"

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ for path in sys.argv[1:]:
 """
 
 
-def found(*paths: object, home: Path, folder: Path, **environment: str) -> list[list[object] | str]:
+def found(*paths: object, home: Path, folder: Path, **environment: str) -> list[Any]:
     """In a process of its own, for huggingface_hub reads the environment when it is imported."""
     here = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     done = subprocess.run(

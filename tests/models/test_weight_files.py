@@ -45,12 +45,12 @@ def changed(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Pa
     return change_file
 
 
-def cut(size: int) -> Callable[[Path], None]:
-    return lambda folder: (folder / SINGLE).write_bytes((folder / SINGLE).read_bytes()[:size]) and None
+def cut(size: int) -> Callable[[Path], object]:
+    return lambda folder: (folder / SINGLE).write_bytes((folder / SINGLE).read_bytes()[:size])
 
 
-def index(where: object) -> Callable[[Path], None]:
-    return lambda folder: (folder / INDEX).write_text(json.dumps(where)) and None
+def index(where: object) -> Callable[[Path], object]:
+    return lambda folder: (folder / INDEX).write_text(json.dumps(where))
 
 
 NORM = "model.norm.weight"
