@@ -28,6 +28,7 @@ from freerun.models.weight_files import check_weights, shard_names
 from freerun.rewards.base import JudgedSample
 from freerun.rewards.service import JudgeService
 from freerun.rollouts.agents.load import check_imports
+from freerun.rollouts.config import SINGLE_TURN
 from freerun.rollouts.load import load_own
 from freerun.run.begin import in_words, taken
 from freerun.run.guests import load_guests
@@ -167,11 +168,20 @@ async def _try_judge(trial: Trial, tasks: list[Task], all_tasks: list[Task]) -> 
             verdict = await judge.judge(task, JudgedSample(text, said))
         if verdict.reward is None:
             line = verdict.detail.partition("\n")[0]
-            raise ConfigError(f"the judge {reward.in_words} has no verdict on {called} ({verdict.reason}): {line}")
+            told = f"the judge {reward.in_words} has no verdict on {called} ({verdict.reason}): {line}"
+            if not _may_reward_itself(trial.config):
+                raise ConfigError(told)
+            trial.works.append(f"note       {told}; nobody asks it if your agent or rollout gives the rewards itself")
+            return
         took = f"in {time.monotonic() - begun_s:.1f} s with its start"
         trial.works.append(f"judge      {reward.in_words} gives {verdict.reward:g} for {called}, {took}")
 
     await trial.attempt_async(judged())
+
+
+def _may_reward_itself(config: RunConfig) -> bool:
+    """Environments do, and agents and rollouts of the user's own may: then the judge is never asked."""
+    return config.rollout.is_agent or config.rollout.name != SINGLE_TURN
 
 
 def _try_folder(trial: Trial, shape: Shape | None) -> None:
