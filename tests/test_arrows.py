@@ -27,7 +27,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "plan": {"config", "train", "engines", "rewards", "models", "weights", "machine"},
     "run": {"plan", "config", "control", "observe", "train", "engines", "weights", "rollouts", "data", "rewards"}
     | {"models", "machine"},
-    "commands": {"run", "plan", "config", "control", "observe", "train", "engines", "weights", "data", "rewards"}
+    "commands": {
+        "run",
+        "plan",
+        "config",
+        "control",
+        "observe",
+        "train",
+        "engines",
+        "weights",
+        "data",
+        "rewards",
+        "rollouts",
+    }
     | {"models", "sandbox", "machine"},
     "bench": {"commands", "run", "config", "control", "observe", "train", "engines", "rollouts", "data", "rewards"}
     | {"models", "sandbox", "machine", "weights"},
@@ -56,6 +68,7 @@ HOMES = {
         framework: {"bench/exact/frameworks.py"}
         for framework in ("agents", "langchain_core", "langchain_openai", "langgraph", "pydantic_ai")
     },
+    "huggingface_hub": {"models/hub.py"},
     "transformers": {"models/tokenizer.py", "bench/transformers_baseline.py"},
     "triton": {
         *("engines/embedded/kernels.py", "engines/embedded/sampling_kernels.py"),

@@ -1,6 +1,7 @@
 """The command line: parse, load the configuration, launch. Nothing else happens here."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -10,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from freerun.cli.bench_machines import bench
+from freerun.cli.ending import end_with
 from freerun.cli.stopping import run_to_end
 from freerun.core import FreerunError
 from freerun.machine.gpus import name_by_uuid
@@ -29,30 +31,29 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="Changes to it, such as train.lr=3e-4.", show_default=False, metavar="KEY=VALUE"),
 ]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Try all that it needs, print the plan and what would fail; start nothing.")
+]
 
 
 @app.command()
 def train(
     file: ConfigFile,
     overrides: Overrides = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check it all, print the plan, start nothing.")] = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Train a policy by reinforcement learning, generating and learning at the same time."""
-    from freerun.commands.dry_run import describe
     from freerun.run.agents import check_agent
+    from freerun.run.begin import begin
     from freerun.run.prepare import prepare
-    from freerun.run.start import Start, create_folder
 
     config, origins = _load(file, overrides)
-    if dry_run and not Path(config.model.path).is_dir():
-        plan(file, overrides)
+    if dry_run:
+        _dry_run(config, origins)
         return
     prepared = prepare(config, origins)
     run_to_end(check_agent(prepared), lambda: "stopped")  # an agent that cannot run leaves no folder
-    if dry_run:
-        print(describe(prepared))
-        return
-    _train(prepared, Start(create_folder(prepared)))
+    _train(prepared, begin(prepared))
 
 
 @app.command()
@@ -97,13 +98,17 @@ def export(
 
 
 @app.command()
-def sft(file: ConfigFile, overrides: Overrides = None) -> None:
+def sft(file: ConfigFile, overrides: Overrides = None, dry_run: DryRun = False) -> None:
     """Supervised training on prompts and answers: a warm-up before `train`, or for its own sake."""
+    from freerun.run.begin import begin
     from freerun.run.prepare import prepare_sft
-    from freerun.run.start import Start, create_folder
 
-    prepared = prepare_sft(*_load(file, overrides))
-    _sft(prepared, Start(create_folder(prepared)))
+    config, origins = _load(file, overrides)
+    if dry_run:
+        _dry_run(config, origins, supervised=True)
+        return
+    prepared = prepare_sft(config, origins)
+    _sft(prepared, begin(prepared))
 
 
 @app.command("eval")
@@ -111,11 +116,15 @@ def eval_(file: ConfigFile, overrides: Overrides = None) -> None:
     """Measure a policy on held-out tasks: pass@1 with a 95% interval, and pass@k (k is evaluate.samples)."""
     from freerun.commands.progress import counting
     from freerun.run.evaluating import evaluate
+    from freerun.run.evaluation_folder import evaluation_folder, what_it_measures
     from freerun.run.prepare import prepare_eval
 
     prepared = prepare_eval(*_load(file, overrides))
+    if note := what_it_measures(prepared.config):
+        print(f"note: {note}", file=sys.stderr)
+    folder = evaluation_folder(prepared)
     with counting("evaluating", len(prepared.held_out)) as progress:
-        result = run_to_end(evaluate(prepared, progress))
+        result = run_to_end(evaluate(prepared, progress, folder), lambda: "stopped: nothing is kept of it")
     print(f"pass@1 {result.pass_at_1:.3f} (95% interval {result.low:.3f} to {result.high:.3f}), {result.tasks} tasks")
     if result.k > 1:
         print(f"pass@{result.k} {result.pass_at_k:.3f}")
@@ -123,6 +132,7 @@ def eval_(file: ConfigFile, overrides: Overrides = None) -> None:
         f"mean reward {result.reward_mean:.3f}, truncated {result.truncated_share:.1%}"
         + (f", {result.judge_failures} answers could not be judged" if result.judge_failures else "")
     )
+    print(f"kept in {folder.path}: eval.md, evals.jsonl, answers.jsonl")
 
 
 @app.command()
@@ -133,9 +143,10 @@ def score(
 ) -> None:
     """How likely the model finds the reference answers of `data`: log-probabilities, without sampling or rewards."""
     from freerun.commands.progress import counting
-    from freerun.commands.score import score
+    from freerun.commands.score import refuse_unwritable, score
     from freerun.run.prepare import prepare_sft
 
+    refuse_unwritable(out)
     prepared = prepare_sft(*_load(file, overrides))
     with counting("scoring", len(prepared.tasks)) as progress:
         result = score(prepared, out, progress)
@@ -234,7 +245,7 @@ def config(
 
 @app.command()
 def serve(
-    model: Annotated[Path, typer.Argument(help="A Hugging Face model folder.", metavar="MODEL_DIR")],
+    model: Annotated[str, typer.Argument(help="A Hugging Face model folder, or ORG/NAME of the hub.", metavar="MODEL")],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(help="Such as engine.cache_tokens=100000.", show_default=False, metavar="engine.KEY=VALUE"),
@@ -354,12 +365,12 @@ def demo(
 
 def _train(prepared: Any, start: Any) -> None:
     from freerun.run import training
-    from freerun.run.resume import can_go_on, how_to_go_on
+    from freerun.run.resume import can_go_on, how_to_go_on, newest_step
 
     try:
         outcome = run_to_end(training.train(prepared, start=start), lambda: how_to_go_on(start.folder))
-    except FreerunError:
-        if can_go_on(start.folder):
+    except FreerunError as error:
+        if can_go_on(start.folder) and not (error.is_users and newest_step(start.folder) == start.state.version):
             print(how_to_go_on(start.folder), file=sys.stderr)
         raise
     print(f"done: {len(outcome.steps)} steps; look at {outcome.folder.report}")
@@ -372,7 +383,21 @@ def _sft(prepared: Any, start: Any) -> None:
 
     going = sft(prepared, [SftProgress(prepared.config.control.steps)], start)
     folder = run_to_end(going, lambda: how_to_go_on(start.folder))
-    print(f"done: the model is in {folder.checkpoints / 'last'}")
+    print(f"done: the model is in {folder.checkpoints / 'last'}; look at {folder.report}")
+
+
+def _dry_run(config: Any, origins: Any, supervised: bool = False) -> None:
+    """Exit code 2 if anything would fail."""
+    from freerun.commands.dry_run import dry_run
+
+    trial = run_to_end(dry_run(config, origins, supervised), lambda: "stopped")
+    for line in trial.works:
+        print(line)
+    sys.stdout.flush()
+    for line in trial.fails:
+        print(f"freerun: {line}", file=sys.stderr)
+    if trial.fails:
+        raise typer.Exit(2)
 
 
 def _load(file: Path, overrides: list[str] | None) -> tuple[Any, Any]:
@@ -383,17 +408,12 @@ def _load(file: Path, overrides: list[str] | None) -> tuple[Any, Any]:
 
 def main() -> NoReturn:
     """The console script. A user's mistake is one line and code 2; any other expected failure its cause and code 1."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     allow_many_files()
     name_by_uuid()
-    try:
-        app()
-    except FreerunError as error:
-        if error.detail:
-            print(error.detail, file=sys.stderr)
-        print(f"freerun: {error}", file=sys.stderr)
-        sys.exit(2 if error.is_users else 1)
-    sys.exit(0)
+    sys.exit(end_with(app))
 
 
 if __name__ == "__main__":

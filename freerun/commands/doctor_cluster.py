@@ -19,6 +19,7 @@ from freerun.core import ConfigError, MachineLost
 from freerun.machine.nodes.agent import own_packages
 from freerun.machine.nodes.cluster import NodeHost
 from freerun.machine.nodes.questions import LONGEST_TEXT, Questions
+from freerun.models.hub import find_model
 from freerun.run.hosts import hosts_of
 
 _APART_S = 2.0
@@ -164,7 +165,7 @@ def _finding(link: _Link, version_bytes: int) -> Finding:
 
 
 async def _paths(config: RunConfig, nodes: list[NodeHost]) -> AsyncIterator[Finding]:
-    model = Path(config.model.path).absolute()
+    model = find_model(config.model.path).folder.absolute()
     for node in nodes:
         name, same = node.machine.name, await _same_text(node, model / "config.json")
         fix = f"is not on {name}, or another one is: copy it there, to the same path, or share its folder"
@@ -217,4 +218,4 @@ async def _shared(folder: Path, nodes: list[NodeHost], setting: str, without: st
 
 def _version_bytes(config: RunConfig) -> int:
     """As large as the model's files."""
-    return sum(file.stat().st_size for file in Path(config.model.path).glob("*.safetensors"))
+    return sum(file.stat().st_size for file in find_model(config.model.path).folder.glob("*.safetensors"))

@@ -1,8 +1,49 @@
-"""`freerun train --dry-run`: describe what a run would do, and start nothing."""
+"""`--dry-run` of `freerun train` and `freerun sft`: describe what a run would do, try what it needs, start nothing."""
 
-from freerun.commands.plan import indented, machines_in_words
+from freerun.commands.plan import describe_plan, indented, machines_in_words
+from freerun.commands.trial import Trial, try_run
+from freerun.config.text import Origins
+from freerun.config.tree import RunConfig
+from freerun.core import FreerunError
 from freerun.plan.imagined import machines_to_plan_by
+from freerun.plan.placement import RunKind
 from freerun.run.prepare import Prepared
+
+
+async def dry_run(config: RunConfig, origins: Origins, supervised: bool = False) -> Trial:
+    """What the run would do is in `works`, before what was tried; what would fail in `fails`."""
+    trial = await try_run(config, origins, supervised)
+    if trial.prepared is not None:
+        prepared = trial.prepared
+        told = trial.attempt(lambda: (describe_sft if supervised else describe)(prepared))
+    else:  # the model is not here, or the data cannot be read
+        told = _plan_if_any(config)
+    trial.works[:0] = [told] if told else []
+    return trial
+
+
+def _plan_if_any(config: RunConfig) -> str | None:
+    """What keeps it from being made has been told."""
+    try:
+        return describe_plan(config)
+    except FreerunError:
+        return None
+
+
+def describe_sft(prepared: Prepared) -> str:
+    config, shape, num_tasks = prepared.config, prepared.shape, len(prepared.tasks)
+    machines = None if config.launcher == "local" else machines_to_plan_by(config)
+    plan = prepared.plan(RunKind.SFT, evaluates=config.sft.until is not None, machines=machines)
+    batch, steps, train = config.control.groups_per_step, config.control.steps, plan.train
+    ranks = f"{train.ranks} ranks of " if train.ranks > 1 else ""
+    until = f", or until pass@1 is {config.sft.until:g} on held_out" if config.sft.until is not None else ""
+    lines = [
+        f"model      {config.model.path}: {shape.family}, {shape.num_parameters / 1e6:.2f}M parameters",
+        f"data       {num_tasks} answers to learn from {config.data.source}",
+        f"processes  trainer: {ranks}{plan.threads} thread(s), {train.dtype} on {train.device}, AdamW at {train.lr:g}",
+        f"steps      {steps} of {batch} answers, that is {steps * batch / num_tasks:.1f} passes over the data{until}",
+    ]
+    return "\n".join(lines + [f"memory     {line}" for line in str(plan.memory).splitlines()])
 
 
 def describe(prepared: Prepared) -> str:

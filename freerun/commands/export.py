@@ -1,10 +1,12 @@
 """`freerun export`: a checkpoint as an ordinary Hugging Face folder."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 from freerun.control.state import read_state
-from freerun.core import ConfigError
+from freerun.core import ConfigError, FreerunError
+from freerun.models.hub import find_model
 from freerun.models.shape import read_shape
 from freerun.models.tokenizer import load_tokenizer
 from freerun.observe.folder import RunFolder
@@ -23,19 +25,33 @@ def export(source: Path, out: Path, note: Callable[[str], None] = print) -> Path
     found = newest_checkpoint(folder) if version_of(source) is None else only(source)
     for path, why in found.damaged.items():
         note(f"{path} is damaged ({why}); {found.checkpoint.name} is the newest that is whole")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} is not empty: name a new folder")
-    model = Path(config.model.path)
+    refuse_to_write_over(out)
+    model = find_model(config.model.path).folder
     now = identity(config, read_shape(model), load_tokenizer(model))
     refuse_another_model(found.checkpoint, found.state.model, now, config.model.path)
+
+    from safetensors import SafetensorError
 
     from freerun.train.checkpoint import load_checkpoint
     from freerun.train.learner import Learner
 
     learner = Learner.from_folder(model, config.train, config.rollout.temperature, config.seed)
     load_checkpoint(found.checkpoint, learner)
-    learner.save(out, like=model)
+    try:
+        learner.save(out, like=model)
+    except (OSError, SafetensorError) as error:
+        cause = getattr(error, "strerror", None) or error
+        raise FreerunError(f"{out} cannot be written ({cause}): make room there, or name another folder") from None
     return found.checkpoint
+
+
+def refuse_to_write_over(out: Path) -> None:
+    """Also a place where no folder can be made."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out} is not empty: name a new folder")
+    there = next(parent for parent in (out.absolute(), *out.absolute().parents) if parent.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise ConfigError(f"{out} cannot be made, for {there} is not a folder to write to: name another one")
 
 
 def only(checkpoint: Path) -> Found:

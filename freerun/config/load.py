@@ -8,6 +8,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from freerun.config.paths import found_beside
 from freerun.config.preset import Layer, preset_layers, preset_names
 from freerun.config.renamed import in_new_words
 from freerun.config.text import Origins, comments_in, parse
@@ -31,7 +32,7 @@ def load_config(file: Path | None, overrides: Sequence[str] = ()) -> tuple[RunCo
     if file is not None and str(file) in preset_names() and not file.exists():
         given = [({"preset": str(file)}, _COMMAND_LINE)]
     elif file is not None:
-        given = [(_read(file), file.name)]
+        given = [(_read_run(file), file.name)]
     return _resolved([*given, *((_parse(override), _COMMAND_LINE) for override in overrides)])
 
 
@@ -39,7 +40,7 @@ def config_of(given: RunConfig | Mapping[str, Any] | str | Path, **changes: Any)
     """What a script calls a configuration: a file, nested keys and values, or one that is made already; `changes` are
     by key, with two underscores for a dot."""
     if isinstance(given, str | Path):
-        values, origin = _read(Path(given)), Path(given).name
+        values, origin = _read_run(Path(given)), Path(given).name
     else:
         values = given.model_dump(exclude_unset=True) if isinstance(given, RunConfig) else dict(given)
         origin = "script"
@@ -119,7 +120,7 @@ def _remove(values: dict[str, Any], key: str) -> None:
 def load_section(name: str, kind: type[S], file: Path | None = None, overrides: Sequence[str] = ()) -> S:
     """One section of a run's file, and overrides of its keys. What else the file holds may be missing or wrong."""
     values: dict[str, Any] = {name: {}}
-    content = _read(file) if file else {}
+    content = _read_run(file) if file else {}
     preset = content.get("preset")
     for layer in [*(layer for layer, _ in (preset_layers(preset) if preset else [])), content]:
         if name in layer:
@@ -135,17 +136,31 @@ def load_section(name: str, kind: type[S], file: Path | None = None, overrides: 
         raise ConfigError(f"{f'{file}: ' if file else ''}{name}.{_first_mistake(error)}") from None
 
 
+def _read_run(file: Path) -> dict[str, Any]:
+    """A run's file; what it names is looked for beside it first."""
+    values, folder = _read(file), file.parent.absolute()
+    return values if folder == Path.cwd() else found_beside(values, folder)
+
+
 def _read(file: Path) -> dict[str, Any]:
     try:
         values = parse(file.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file} is not YAML: byte {error.start} is not UTF-8") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ConfigError(f"{file} is not YAML: {' '.join(str(error).split())}") from None
     except FileNotFoundError:
         is_file = file.suffix in (".yaml", ".yml")
         near = "" if is_file else did_you_mean(str(file), preset_names(), lambda name: f"the preset {name}")
         raise ConfigError(f"there is no file {file}{near}") from None
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} is not YAML: {' '.join(str(error).split())}") from None
+    except IsADirectoryError:
+        inside = [one.name for one in sorted(file.glob("*.y*ml"))]
+        hint = f", such as {file / inside[0]}" if inside else ""
+        raise ConfigError(f"{file} is a folder: give a run's YAML file{hint}") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if values is None:
+        raise ConfigError(f"{file} is empty: it should hold keys and values, such as 'model: {{path: …}}'")
     if not isinstance(values, dict):
         raise ConfigError(f"{file} should hold keys and values, such as 'model: {{path: …}}'")
     return _without_empty_sections(values, RunConfig)

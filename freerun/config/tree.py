@@ -77,7 +77,7 @@ class RunConfig(Section):
     keep_samples_gib: float = knob(
         8.0, "Disk space for the samples of a run; when it is used up, only a few a step are kept.", ge=0
     )
-    seed: int = knob(0, "Seed of the order of the data, of sampling and of minibatches.", ge=0)
+    seed: int = knob(0, "Seed of the order of the data, of sampling and of minibatches.", ge=0, lt=2**63)
     model: ModelConfig = knob(..., "Which model.")
     data: DataConfig = knob(..., "What to train on.")
     held_out: DataConfig | None = knob(None, "What to evaluate on; the same keys as `data`.")

@@ -6,7 +6,7 @@ for it.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import comb, sqrt
@@ -16,9 +16,10 @@ from freerun.control.waiting import together
 from freerun.core import DataError, EngineError, Task, Version
 from freerun.core.observer import Observer
 from freerun.core.reports import Evaluation, Span, WeightsHandle
+from freerun.core.trajectory import Trajectory
 from freerun.engines.base import Answers, Client, Engine
 from freerun.engines.tracked import TrackedEngine
-from freerun.rewards.base import GroupJudge
+from freerun.rewards.base import GroupJudge, Verdict
 from freerun.rollouts.base import GroupRollout, trajectories_of
 
 _Z95 = 1.959964
@@ -33,15 +34,21 @@ class Evaluator:
     pass_reward: float
     seed: int
 
-    async def evaluate(self, progress: Callable[[], None] = lambda: None, engine: Answers | None = None) -> Evaluation:
+    async def evaluate(
+        self,
+        progress: Callable[[], None] = lambda: None,
+        engine: Answers | None = None,
+        judged: Callable[[Task, Sequence[Trajectory], Sequence[Verdict]], None] = lambda task, given, verdicts: None,
+    ) -> Evaluation:
         """Every task once, all at the same time: the engine queues what it has no room for. `engine` is asked instead
-        of its own where one is given."""
+        of its own where one is given; `judged` is told each task's answers and their verdicts."""
         asked = engine or self.engine
 
         async def one(index: int, task: Task) -> tuple[list[float | None], int]:
             client = Client(asked, f"evaluate/{self.seed}/{index}")
             trajectories = trajectories_of(await self.rollout(task, client))
             verdicts = await verdicts_on(self.judge, task, trajectories)
+            judged(task, trajectories, verdicts)
             progress()
             truncated = sum(one.sample is not None and one.sample.truncated for one in trajectories)
             return [verdict.reward for verdict in verdicts], truncated

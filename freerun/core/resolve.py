@@ -1,7 +1,8 @@
 """The one resolver: what a user writes in a file to name a judge, a rollout, an objective, a data source, an observer.
 
     math                     built in, else an entry point that an installed package brings (group `freerun.judges`, …)
-    path/to/file.py:name     a file; a relative path starts at the working directory
+    path/to/file.py:name     a file; a relative path starts at the working directory (`config/paths.py` has made those
+                             of a run's file whole that lie beside it)
     package.module:name      a module that Python can import, or that lies in the working directory
 
 `find` says where it is, `Found.definition` reads it without running any of it, `Found.load` imports it. Whatever is
@@ -161,11 +162,9 @@ class Found:
 
     def _source_of_module(self) -> Path | None:
         """None for a module that is not a plain file of Python."""
-        spec = _spec_of(self.module)
-        if spec is None:
+        if _spec_of(self.module) is None:
             raise ConfigError(f"there is no module {self.module} for the {self._called}: install it, or correct it")
-        source = spec.origin and Path(spec.origin)
-        return source if source and source.suffix == ".py" and source.is_file() else None
+        return source_of_module(self.module)
 
     def _load_module(self) -> ModuleType:
         if _spec_of(self.module) is None:
@@ -217,6 +216,13 @@ def reference_to(thing: Any) -> str | None:
     if module.__name__ == "__main__" or module.__name__.startswith(_FILE_MODULE):
         return f"{Path(file).resolve()}:{name}" if file and file.endswith(".py") and Path(file).is_file() else None
     return f"{module.__name__}:{name}"
+
+
+def source_of_module(module: str) -> Path | None:
+    """The file that importing it would run; None where there is none, or it is not a plain file of Python."""
+    spec = _spec_of(module)
+    source = spec and spec.origin and Path(spec.origin)
+    return source if source and source.suffix == ".py" and source.is_file() else None
 
 
 def import_path() -> str:

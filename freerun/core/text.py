@@ -11,3 +11,12 @@ def did_you_mean(name: str, known: Iterable[str], in_full: Callable[[str], str] 
     """
     near = get_close_matches(name, list(known), n=1, cutoff=similarity)
     return f"; did you mean {in_full(near[0])}?" if near else ""
+
+
+def of_bytes(count: float) -> str:
+    """`1.5 GB`."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "bytes" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"

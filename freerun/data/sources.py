@@ -41,6 +41,8 @@ class Source:
 def read_source(config: DataConfig, *, for_agents: bool = False) -> Source:
     """Read the rows that `config.source` names, the first `config.limit` of them. Tasks for agents may want more than
     one prompt and one answer."""
+    if "\0" in config.source:
+        raise DataError("data.source holds a character of code 0, which no path may: remove it")
     if config.source.startswith(REASONING_GYM):
         from freerun.data.gym import make_entries
 

@@ -122,12 +122,11 @@ def _render(
     id: str, prompt: Any, messages: list[Message], config: DataConfig, tokenizer: Tokenizer
 ) -> tuple[str, list[int]]:
     """The text and the tokens that the policy sees. Without messages, there is no chat template to apply."""
-    if messages:
-        text = _apply_template(id, messages, tokenizer)
-        tokens = tokenizer.encode(text, add_special_tokens=False)  # the template writes its own
-    else:
-        text = _plain(id, prompt, config)
-        tokens = tokenizer.encode(text, add_special_tokens=True)
+    text = _apply_template(id, messages, tokenizer) if messages else _plain(id, prompt, config)
+    try:
+        tokens = tokenizer.encode(text, add_special_tokens=not messages)  # a template writes its own
+    except (UnicodeError, TypeError):
+        raise DataError(f"task {id} has half a character (a lone surrogate) in its prompt: repair the text") from None
     if not tokens:
         raise DataError(f"task {id} has an empty prompt: give it some text, or remove the row")
     if len(tokens) > config.max_prompt_tokens:

@@ -30,6 +30,9 @@ _ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1", "OMP
 _OUR_ERROR = re.compile(r"freerun\.core\.errors\.\w+: (.*)")
 """The last line of a traceback, where it is one of ours: that line says all."""
 
+_AN_ERROR = re.compile(r"[\w.]+(Error|Exception|Interrupt|Exit)\b")
+"""The last line of any traceback."""
+
 
 @dataclass
 class ChildProcess:
@@ -263,7 +266,9 @@ def death(name: str, code: int, tail: str, log: Path | None) -> ProcessDied:
     """The error that says how a process ended; `tail` is the end of its log."""
     if tail and (ours := _OUR_ERROR.fullmatch(tail.splitlines()[-1])):
         return ProcessDied(f"the {name} process {describe_exit(code)}: {ours[1]}")
-    return ProcessDied(f"the {name} process {describe_exit(code)}; its log is {log}", tail)
+    last = tail.splitlines()[-1] if tail else ""
+    why = f" with {last[:200]}" if _AN_ERROR.match(last) else ""
+    return ProcessDied(f"the {name} process {describe_exit(code)}{why}; its log is {log}", tail)
 
 
 def describe_exit(code: int) -> str:

@@ -20,6 +20,7 @@ from freerun.core import ConfigError
 from freerun.core.files import atomic_folder
 from freerun.models.decoder import Decoder, inverse_frequencies
 from freerun.models.shape import Shape, read_shape
+from freerun.models.weight_files import INDEX, KNOWN_TYPES, SINGLE, read_index
 
 PARTS = {
     "attention_norm": ["input_layernorm"],
@@ -34,8 +35,6 @@ PARTS = {
 OUTSIDE = {"embed": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}
 SHARD_BYTES = 5_000_000_000
 _KNOWN = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-_KNOWN_SLICES = ("F32", "BF16", "F16", "F64")
-"""The same, as safetensors calls them."""
 _WEIGHTS = re.compile(r"\.(safetensors|bin|pt|pth|gguf|h5|msgpack|onnx|ckpt)(\.|$)")
 """Files of weights, in whatever format, and their indices."""
 _LAYER = re.compile(r"layers\.(\d+)\.(\w+)\.(weight|bias)")
@@ -83,7 +82,7 @@ def read_rows(folder: Path, name: str, shape: torch.Size, rows: range) -> Tensor
     only, so that its pages do not add up beside what they are copied to."""
     with _Folder(folder) as files:
         parts = [files.open_slice(part) for part in hugging_face_names(name)]
-        if odd := [part.get_dtype() for part in parts if part.get_dtype() not in _KNOWN_SLICES]:
+        if odd := [part.get_dtype() for part in parts if part.get_dtype() not in KNOWN_TYPES]:
             raise ConfigError(f"{folder}: {name} is of type {odd[0]}: give the model as it was before that")
         lengths = [part.get_shape()[0] for part in parts]
         found = [(sum(lengths), *part.get_shape()[1:]) for part in parts]
@@ -149,7 +148,7 @@ def _write_shards(tensors: dict[str, Tensor], folder: Path) -> None:
         shards[-1][name] = tensor.cpu().contiguous()
         size += tensor.nbytes
     if len(shards) == 1:
-        save_file(shards[0], folder / "model.safetensors", metadata={"format": "pt"})
+        save_file(shards[0], folder / SINGLE, metadata={"format": "pt"})
         return
     where: dict[str, str] = {}
     for index, shard in enumerate(shards, start=1):
@@ -158,7 +157,7 @@ def _write_shards(tensors: dict[str, Tensor], folder: Path) -> None:
         where |= dict.fromkeys(shard, file)
     total = sum(tensor.nbytes for tensor in tensors.values())
     index_file = {"metadata": {"total_size": total}, "weight_map": where}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index_file, indent=2) + "\n")
+    (folder / INDEX).write_text(json.dumps(index_file, indent=2) + "\n")
 
 
 class _Folder:
@@ -167,12 +166,9 @@ class _Folder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._open = ExitStack()
-        index = folder / "model.safetensors.index.json"
-        self._where: dict[str, str] = {}
-        if index.is_file():
-            self._where = json.loads(index.read_text())["weight_map"]
-        elif not (folder / "model.safetensors").is_file():
-            raise ConfigError(f"model.path: {folder} has no model.safetensors; convert the checkpoint to safetensors")
+        self._where = read_index(folder)
+        if not self._where and not (folder / SINGLE).is_file():
+            raise ConfigError(f"model.path: {folder} has no {SINGLE}; convert the checkpoint to safetensors")
         self._files: dict[str, Any] = {}
 
     def __enter__(self) -> "_Folder":
@@ -191,11 +187,16 @@ class _Folder:
 
     def _asked(self, name: str, question: Callable[[Any], Any]) -> Any:
         """What the file that holds this tensor answers."""
-        file = self._where.get(name, "model.safetensors")
+        file = self._where.get(name, SINGLE)
         if file not in self._files:
             if not (self._folder / file).is_file():
                 raise ConfigError(f"model.path: {self._folder} lacks {file}, which holds {name}")
-            self._files[file] = self._open.enter_context(safe_open(self._folder / file, framework="pt"))
+            try:
+                self._files[file] = self._open.enter_context(safe_open(self._folder / file, framework="pt"))
+            except SafetensorError as error:
+                raise ConfigError(
+                    f"model.path: {self._folder / file} is damaged ({error}): copy or download it again"
+                ) from None
         try:
             return question(self._files[file])
         except SafetensorError:

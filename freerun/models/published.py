@@ -7,9 +7,9 @@ A mixture of experts has a shape to plan by, and only that: neither engine nor t
 import json
 from dataclasses import dataclass
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
+from freerun.models.hub import cached_model, config_on_hub
 from freerun.models.shape import Shape, read_shape, shape_of
 
 _FOLDER = files("freerun.models") / "published"
@@ -29,10 +29,14 @@ class ExpertShape(Shape):
 
 
 def shape_to_plan_by(path: str) -> tuple[Shape, bool]:
-    """The shape of the model in that folder; where there is none, the published one of that name, and True."""
-    if not Path(path).is_dir() and (raw := _published(path)) is not None:
+    """The shape of the model in that folder, or in the cache of the hub; where there is none, the published one of that
+    name, and True."""
+    found = cached_model(path)
+    if found is not None and found.folder.is_dir():
+        return read_shape(found.folder), False
+    if (raw := _published(path)) is not None:
         return _shape(raw), True
-    return read_shape(Path(path)), False
+    return read_shape(config_on_hub(path) if found is None else found.folder), found is None
 
 
 def published_models() -> list[str]:

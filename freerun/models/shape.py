@@ -5,7 +5,6 @@ rather than computed wrongly later.
 """
 
 import json
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,17 +56,30 @@ class Shape:
 def read_shape(folder: Path) -> Shape:
     path = folder / "config.json"
     if not folder.is_dir():
-        raise ConfigError(f"model.path: there is no folder {folder}; {_how_to_get(str(folder))}")
+        raise ConfigError(
+            f"model.path: there is no folder {folder}; give one with config.json and safetensors, or ORG/NAME of the "
+            "Hugging Face hub"
+        )
     if not path.is_file():
         raise ConfigError(f"model.path: {folder} has no config.json; give a Hugging Face model folder")
-    raw, generation = json.loads(path.read_text()), folder / "generation_config.json"
-    return shape_of(raw, json.loads(generation.read_text()) if generation.is_file() else {})
+    generation = folder / "generation_config.json"
+    raw, more = _read_object(path), _read_object(generation) if generation.is_file() else {}
+    try:
+        return shape_of(raw, more)
+    except ConfigError as error:
+        raise ConfigError(f"model.path: {path}: {error}") from None
 
 
-def _how_to_get(name: str) -> str:
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith("."):
-        return f"if that is a model of the Hugging Face hub, get it by `hf download {name} --local-dir {name}`"
-    return "give a folder with config.json and safetensors"
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError, OSError) as error:
+        raise ConfigError(
+            f"model.path: {path} is not JSON ({' '.join(str(error).split())[:80]}): copy or download it again"
+        ) from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"model.path: {path} holds a {type(content).__name__}, not keys and values: copy it again")
+    return content
 
 
 def shape_of(raw: dict[str, Any], generation: dict[str, Any] | None = None) -> Shape:
@@ -82,35 +94,58 @@ def shape_of(raw: dict[str, Any], generation: dict[str, Any] | None = None) -> S
         raise ConfigError("use_sliding_window is not supported by this decoder; choose a model without it")
     if raw.get("quantization_config"):
         raise ConfigError("quantization_config is not supported by this decoder; give the model before quantisation")
-    rope = dict(raw.get("rope_parameters") or raw.get("rope_scaling") or {})
+    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    if not isinstance(rope, dict):
+        raise ConfigError("rope_scaling must be keys and values")
+    rope = dict(rope)
     theta = rope.pop("rope_theta", None) or raw.get("rope_theta") or 10_000.0
-    heads = raw["num_attention_heads"]
+    heads = _size(raw, "num_attention_heads")
     bias = bool(raw.get("attention_bias", False))
     return Shape(
         family=family,
-        vocab_size=raw["vocab_size"],
-        hidden=raw["hidden_size"],
-        layers=raw["num_hidden_layers"],
+        vocab_size=_size(raw, "vocab_size"),
+        hidden=_size(raw, "hidden_size"),
+        layers=_size(raw, "num_hidden_layers"),
         heads=heads,
-        kv_heads=raw.get("num_key_value_heads") or heads,
-        head_dim=raw.get("head_dim") or raw["hidden_size"] // heads,
-        ffn=raw["intermediate_size"],
+        kv_heads=_size(raw, "num_key_value_heads", heads),
+        head_dim=_size(raw, "head_dim", _size(raw, "hidden_size") // heads),
+        ffn=_size(raw, "intermediate_size"),
         tied=bool(raw.get("tie_word_embeddings", False)),
-        rope_theta=float(theta),
+        rope_theta=_number(theta, "rope_theta"),
         rope_scaling={} if _rope_type(rope) == "default" else rope,
-        norm_eps=raw.get("rms_norm_eps", 1e-6),
+        norm_eps=_number(raw.get("rms_norm_eps", 1e-6), "rms_norm_eps"),
         qkv_bias=family == "qwen2" or bias,
         out_bias=family != "qwen2" and bias,
         mlp_bias=bool(raw.get("mlp_bias", False)),
-        max_positions=raw.get("max_position_embeddings", 4096),
+        max_positions=_size(raw, "max_position_embeddings", 4096),
         eos_token_ids=tuple(dict.fromkeys([*_end_tokens(raw), *_end_tokens(generation or {})])),
         raw=raw,
     )
 
 
+def _size(raw: dict[str, Any], key: str, default: int | None = None) -> int:
+    value = raw.get(key)
+    if value is None:
+        value = default
+    if value is None:
+        raise ConfigError(f"{key} is missing; copy or download it again")
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{key} must be a whole number of at least 1, not {value!r:.40}")
+    return value
+
+
+def _number(value: Any, key: str) -> float:
+    if not isinstance(value, int | float):
+        raise ConfigError(f"{key} must be a number, not {value!r:.40}")
+    return float(value)
+
+
 def _end_tokens(config: dict[str, Any]) -> list[int]:
     ids = config.get("eos_token_id")
-    return ids if isinstance(ids, list) else [] if ids is None else [ids]
+    found = ids if isinstance(ids, list) else [] if ids is None else [ids]
+    if not all(isinstance(one, int) for one in found):
+        raise ConfigError(f"eos_token_id must be a number or a list of such, not {ids!r:.40}")
+    return found
 
 
 def _rope_type(rope: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from freerun.core import ConfigError
+from freerun.core.traces import in_one_line
 
 
 def has_tokenizer(folder: Path) -> bool:
@@ -20,7 +21,13 @@ def load_tokenizer(folder: Path) -> Any:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # transformers and tokenizers raise whatever a damaged file leads them to
+        said = in_one_line(error)[:200]
+        raise ConfigError(
+            f"model.path: the tokenizer of {folder} cannot be read ({said}): copy or download its files again"
+        ) from None
 
 
 def fingerprint(tokenizer: Any) -> str:

@@ -41,8 +41,9 @@ class RunFolder:
             try:
                 if _claim(path):
                     return cls(path)
-            except OSError as error:
-                raise ConfigError(f"{path} cannot be made ({error.strerror}): set runs to a folder of yours") from None
+            except (OSError, ValueError) as error:  # the latter of a path with a byte 0
+                why = getattr(error, "strerror", None) or error
+                raise ConfigError(f"{str(path)!r:.160} cannot be made ({why}): set runs to a folder of yours") from None
             number += 1
 
     @contextmanager

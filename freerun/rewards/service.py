@@ -6,6 +6,7 @@ failures in a row raise an exception.
 """
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -25,6 +26,8 @@ from freerun.rewards.pool import copy_error
 from freerun.rewards.pools import JudgePool, OpensPools, open_here, pools_of
 from freerun.rewards.protocol import Request
 from freerun.rewards.spec import JudgeSpec
+
+_FRAME = re.compile(r'^  File "(.+)", line (\d+)', re.MULTILINE)
 
 
 class JudgeService:
@@ -129,12 +132,18 @@ class JudgeService:
         tally = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
         self._gave_up = RewardError(
             f"{len(self._failures)} judgements in a row failed ({tally}), the first with: "
-            f"{first.detail.partition(chr(10))[0]}; fix the judge {self._config.in_words}",
+            f"{_raised_at(first.detail)}{first.detail.partition(chr(10))[0]}; fix the judge {self._config.in_words}",
             first.detail,
         )
         for pool in self._pools:
             pool.stop(self._gave_up)
         raise copy_error(self._gave_up)
+
+
+def _raised_at(detail: str) -> str:
+    """`mine.py:3: `, the innermost line of a traceback; nothing where there is none."""
+    frames = _FRAME.findall(detail)
+    return f"{frames[-1][0]}:{frames[-1][1]}: " if frames else ""
 
 
 def whole_requests(task: Task, answers: Sequence[str | JudgedSample]) -> list[bytes]:

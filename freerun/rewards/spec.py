@@ -8,6 +8,7 @@ Promises parts, or one line that says what is wrong. Knows no judge: which there
 """
 
 from dataclasses import dataclass, field, fields
+from math import isfinite
 from typing import Annotated, Any
 
 import msgspec
@@ -66,6 +67,8 @@ def _part(judge: Any) -> JudgeSpec:
     own = {key: value for key, value in judge.items() if key in OWN_KEYS}
     options = {str(key): value for key, value in judge.items() if key not in OWN_KEYS}
     part: JudgeSpec = convert({**own, "options": options}, JudgeSpec, judge["name"])
+    if not isfinite(part.weight):
+        raise ConfigError(f"the judge {part.name}: weight must be a finite number, not {part.weight}")
     return part
 
 

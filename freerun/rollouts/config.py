@@ -54,7 +54,7 @@ class RolloutConfig(Section):
     max_new_tokens: int = knob(
         256, "Longest answer, or turn of an agent, in tokens; longer ones are cut and count as truncated.", ge=1
     )
-    temperature: float = knob(1.0, "Sampling temperature; the trainer uses it too.", ge=1e-3)
+    temperature: float = knob(1.0, "Sampling temperature; the trainer uses it too.", ge=1e-3, allow_inf_nan=False)
     top_p: float = knob(1.0, "Sample from the smallest set of tokens with this probability. Below 1 biases training.",
                         gt=0, le=1)  # fmt: skip
     top_k: int = knob(0, "Sample from the k likeliest tokens; 0 keeps all. Other values bias training.", ge=0)

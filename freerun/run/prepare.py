@@ -18,9 +18,11 @@ from freerun.data.stream import TaskStream
 from freerun.data.tasks import load_tasks
 from freerun.machine.device import choose_device
 from freerun.machine.machines import Machine
+from freerun.models.hub import find_model
 from freerun.models.shape import Shape, read_shape
 from freerun.models.text import text_decoder
 from freerun.models.tokenizer import load_tokenizer
+from freerun.models.weight_files import check_weights
 from freerun.plan.lengths import Lengths, check_lengths, lengths_of
 from freerun.plan.placement import RunKind
 from freerun.plan.plan import Plan, make_plan
@@ -50,6 +52,12 @@ class Prepared:
     """The user's observers."""
     agent: AgentSpec | None = None
     """Who talks to the policy, where that is an agent."""
+    model: Path | None = None
+    """The folder of the model's files, where model.path is a name on the hub."""
+
+    @property
+    def model_folder(self) -> Path:
+        return self.model or Path(self.config.model.path).expanduser()
 
     @cached_property
     def text(self) -> Any:
@@ -59,8 +67,8 @@ class Prepared:
     @property
     def held_out_warning(self) -> str | None:
         """A line to show when tasks to evaluate on are also trained on: the evaluation is then too good."""
-        trained = {_asked(task) for task in self.tasks}
-        again = sum(_asked(task) in trained for task in self.held_out)
+        trained = {asked_by(task) for task in self.tasks}
+        again = sum(asked_by(task) in trained for task in self.held_out)
         if not again:
             return None
         return f"{again} of the {len(self.held_out)} held_out tasks are in data too, so evaluations will look too good"
@@ -89,19 +97,23 @@ class Prepared:
 def prepare(config: RunConfig, origins: Origins, rollout: Rollout | None = None) -> Prepared:
     """For `train`: also that a batch can be filled, and that the run fits the model and the machine. `rollout` is one
     that is at hand already; else the configuration's is loaded."""
-    _check_launcher(config)
+    check_launcher(config)
     own, guests = rollout or load_own(config.rollout), load_guests(config.observers)
     prepared = _load(config, origins, own)
     prepared.guests += guests
     config.reward.check()
     config.reward.check_tasks(prepared.tasks + prepared.held_out)
-    if config.control.groups_per_step > len(prepared.tasks):
-        raise DataError(
-            f"control.groups_per_step is {config.control.groups_per_step}, but {config.data.source} has only "
-            f"{len(prepared.tasks)} tasks; lower it, or add data"
-        )
+    check_batch(config, prepared.tasks)
     _check_plan(prepared, RunKind.TRAIN, evaluates=bool(config.evaluate.every))
     return prepared
+
+
+def check_batch(config: RunConfig, tasks: list[Task]) -> None:
+    if config.control.groups_per_step > len(tasks):
+        raise DataError(
+            f"control.groups_per_step is {config.control.groups_per_step}, but {config.data.source} has only "
+            f"{len(tasks)} tasks; lower it, or add data"
+        )
 
 
 def prepare_sft(config: RunConfig, origins: Origins) -> Prepared:
@@ -116,14 +128,15 @@ def prepare_sft(config: RunConfig, origins: Origins) -> Prepared:
 
 def prepare_eval(config: RunConfig, origins: Origins) -> Prepared:
     """Held-out tasks only; without `held_out`, those of `data`."""
-    _check_launcher(config)
+    check_launcher(config)
     config.reward.check()
     own = load_own(config.rollout)
-    shape, tokenizer = _load_model(config)
-    agent = _load_agent(config, tokenizer)
-    tasks = load_tasks(config.held_out or config.data, tokenizer, needs_prompt=agent is None)
+    model = load_model(config, weights=not config.engine.urls)
+    config = model.config
+    agent = load_agent(config, model.tokenizer)
+    tasks = load_tasks(config.held_out or config.data, model.tokenizer, needs_prompt=agent is None)
     config.reward.check_tasks(tasks)
-    prepared = Prepared(config, origins, shape, tokenizer, [], tasks, own, agent=agent)
+    prepared = Prepared(config, origins, model.shape, model.tokenizer, [], tasks, own, agent=agent, model=model.folder)
     if config.launcher == "local":
         _check_plan(prepared, RunKind.EVALUATE)
     return prepared
@@ -140,15 +153,16 @@ def _check_plan(prepared: Prepared, kind: RunKind, evaluates: bool = False) -> N
 
 
 def _load(config: RunConfig, origins: Origins, own: Rollout | None, learns_answers: bool = False) -> Prepared:
-    shape, tokenizer = _load_model(config)
-    agent = _load_agent(config, tokenizer)
+    model = load_model(config)
+    config, tokenizer = model.config, model.tokenizer
+    agent = load_agent(config, tokenizer)
     needs_prompt = agent is None
     tasks = load_tasks(config.data, tokenizer, needs_answer=learns_answers, needs_prompt=needs_prompt or learns_answers)
     held_out = load_tasks(config.held_out, tokenizer, needs_prompt=needs_prompt) if config.held_out else []
-    return Prepared(config, origins, shape, tokenizer, tasks, held_out, own, agent=agent)
+    return Prepared(config, origins, model.shape, tokenizer, tasks, held_out, own, agent=agent, model=model.folder)
 
 
-def _load_agent(config: RunConfig, tokenizer: Any) -> AgentSpec | None:
+def load_agent(config: RunConfig, tokenizer: Any) -> AgentSpec | None:
     """What is wrong with an agent, or with a model that is to talk to one, is a ConfigError."""
     if not config.rollout.is_agent:
         return None
@@ -156,22 +170,40 @@ def _load_agent(config: RunConfig, tokenizer: Any) -> AgentSpec | None:
     return spec_of(config.rollout)
 
 
-def _asked(task: Task) -> str:
+def asked_by(task: Task) -> str:
     """What tells tasks apart: the prompt; where an environment asks, what it is to ask (a seed, say)."""
     if task.prompt_tokens or task.prompt:
         return repr(task.prompt_tokens or (task.prompt, task.messages))
     return repr({key: value for key, value in task.extra.items() if key != "id"})
 
 
-def _check_launcher(config: RunConfig) -> None:
+def check_launcher(config: RunConfig) -> None:
     if config.launcher == "ray" and find_spec("ray") is None:
         raise ConfigError(NO_RAY)
 
 
-def _load_model(config: RunConfig) -> tuple[Shape, Any]:
-    folder = Path(config.model.path)
+@dataclass(frozen=True)
+class LoadedModel:
+    """What is read of a model before a process starts."""
+
+    config: RunConfig
+    """With the commit behind a name on the hub: a run that goes on has the same files."""
+    folder: Path
+    shape: Shape
+    tokenizer: Any
+
+
+def load_model(config: RunConfig, weights: bool = True) -> LoadedModel:
+    """Its files, from the hub where `model.path` is a name there. Refuses what cannot be loaded; `weights`: also files
+    of weights that are missing, damaged or another model's."""
     refuse_unmade(config.preset, config.model.path)
-    return read_shape(folder), load_tokenizer(folder)
+    found = find_model(config.model.path)
+    shape = read_shape(found.folder)
+    if weights:
+        check_weights(found.folder, shape)
+    if found.is_of_hub:
+        config = config.model_copy(update={"model": config.model.model_copy(update={"path": found.name})})
+    return LoadedModel(config, found.folder, shape, load_tokenizer(found.folder))
 
 
 def _end(prepared: Prepared) -> list[int]:

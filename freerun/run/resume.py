@@ -13,7 +13,7 @@ from freerun.config.load import load_dumped
 from freerun.config.text import Origins
 from freerun.config.tree import RunConfig
 from freerun.control.state import read_state
-from freerun.core import ConfigError, DataError
+from freerun.core import ConfigError, DataError, Version
 from freerun.core.state import RunState
 from freerun.observe.folder import RunFolder
 from freerun.run.identity import refuse_another_model
@@ -94,8 +94,15 @@ def can_go_on(folder: RunFolder) -> bool:
     return bool(CheckpointFolder(folder.checkpoints).finished())
 
 
+def newest_step(folder: RunFolder) -> Version:
+    """Of its newest checkpoint; 0 without any."""
+    return max(CheckpointFolder(folder.checkpoints).finished(), default=0)
+
+
 def how_to_go_on(folder: RunFolder) -> str:
     """The line to end with when a run was stopped."""
+    if not folder.path.exists():
+        return "stopped before the first step: nothing is left of it"
     finished = list(CheckpointFolder(folder.checkpoints).finished())
     if not finished:
         return f"stopped; what was done so far is in {folder.path}"

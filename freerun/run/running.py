@@ -64,7 +64,7 @@ async def run_processes(
         environments = await stack.enter_async_context(gpu_environments(plan, hosts, note))
         await note_unshared(hosts, folder, plan, note)
         processes = await stack.enter_async_context(Processes("freerun.run.child", folder.logs))
-        starter = Starter(prepared.config, plan, processes, environments, hosts)
+        starter = Starter(prepared.config, plan, processes, environments, hosts, prepared.model_folder)
         kept = await stack.enter_async_context(KeptEngines(starter, prepared.shape, note))
         judge = judge_service(starter, folder.logs / "judge.log", note)
         agents = await stack.enter_async_context(agent_services(prepared, folder.logs))

@@ -28,10 +28,10 @@ from freerun.rewards.spec import JudgeSetting
 from freerun.rollouts.base import Rollout
 from freerun.rollouts.load import checked
 from freerun.run import training
+from freerun.run.begin import begin
 from freerun.run.guests import guest_of
 from freerun.run.prepare import prepare
 from freerun.run.resume import how_to_go_on
-from freerun.run.start import Start, create_folder
 from freerun.run.training import Outcome
 
 Config = RunConfig | Mapping[str, Any] | str | Path
@@ -86,7 +86,7 @@ async def train_async(
         changes |= rollout_setting(rollout)
     resolved, origins = config_of(config, **changes)
     prepared = prepare(resolved, origins, _instance(rollout, resolved) if rollout is not None else None)
-    start = Start(create_folder(prepared))
+    start = begin(prepared)
     try:
         return await training.train(prepared, start, guests)
     except asyncio.CancelledError:

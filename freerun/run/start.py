@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from freerun.config.paths import with_whole_paths
 from freerun.config.text import dump
 from freerun.core.files import write_atomically
 from freerun.core.state import RunState
@@ -52,7 +53,7 @@ class Start:
                 checkpoint_folder.put_aside(path)
             checkpoint_folder.remove_unfinished()
             for file in (self.folder.metrics, self.folder.evals):
-                keep_lines(file, lambda line: line["step"] <= self.state.version)
+                keep_lines(file, lambda line: (line.get("step") or 0) <= self.state.version)
             yield self.folder
 
     def begun(self, prepared: Prepared) -> None:
@@ -72,4 +73,4 @@ def create_folder(prepared: Prepared) -> RunFolder:
 def write_config(folder: RunFolder, prepared: Prepared) -> None:
     """A run without this file cannot be resumed, so it is never half written."""
     with writing(folder.config):
-        write_atomically(folder.config, dump(prepared.config, prepared.origins))
+        write_atomically(folder.config, dump(with_whole_paths(prepared.config), prepared.origins))

@@ -37,6 +37,8 @@ class Starter:
     environments: Mapping[str, dict[str, str]]
     """By the names of processes."""
     hosts: Hosts
+    model: Path | None = None
+    """The folder of the model's files; None: it is the configuration's."""
 
     @property
     def key(self) -> str:
@@ -111,7 +113,7 @@ class Starter:
     @property
     def _model(self) -> str:
         """On other machines there is another working folder."""
-        return str(Path(self.config.model.path).absolute()) if self.hosts.apart else self.config.model.path
+        return str((self.model or Path(self.config.model.path)).absolute())
 
     def _environment(self, name: str, host: Host) -> dict[str, str]:
         return self.environments[name] | self._key_on(host)

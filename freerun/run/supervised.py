@@ -12,16 +12,18 @@ from freerun.data.stream import TaskStream
 from freerun.observe.files import RunFiles
 from freerun.observe.folder import RunFolder
 from freerun.observe.meter import StepMeter
+from freerun.observe.report import reported
 from freerun.observe.samples import KeptSamples
 from freerun.observe.status import StatusFile, ended
 from freerun.plan.placement import RunKind
 from freerun.plan.plan import Plan
+from freerun.run.begin import begin, gone_if_nothing_was_done
 from freerun.run.checkpoints import Checkpointer, saved
 from freerun.run.evaluating import evaluator_of
 from freerun.run.hosts import Hosts, hosts_of
 from freerun.run.prepare import Prepared, example_of
 from freerun.run.running import run_processes
-from freerun.run.start import Start, create_folder
+from freerun.run.start import Start
 
 _FEW_SAMPLES = 0.0
 """GiB: the data has the examples; a few of each step show what is learned from."""
@@ -29,8 +31,8 @@ _FEW_SAMPLES = 0.0
 
 async def sft(prepared: Prepared, observers: Iterable[Observer] = (), start: Start | None = None) -> RunFolder:
     """All of it, or the rest of it."""
-    start = start or Start(create_folder(prepared))
-    with ended(start.folder):
+    start = start or begin(prepared)
+    with gone_if_nothing_was_done(start), ended(start.folder):
         return await _sft(prepared, observers, start)
 
 
@@ -48,7 +50,11 @@ async def _sft(prepared: Prepared, observers: Iterable[Observer], start: Start) 
         position, data = stream.position, stream.fingerprint
         return RunState(version, position=position, data=data, supervised=True, model=identity)
 
-    with start.opened() as folder, StatusFile(folder, start.state.version).kept() as status:
+    with (
+        start.opened() as folder,
+        reported(folder),
+        StatusFile(folder, start.state.version).kept() as status,
+    ):
         files, everybody = RunFiles(folder), Observers()
         samples = KeptSamples(folder.samples, prepared.text, everybody, _FEW_SAMPLES, start.state.version)
         for observer in (StepMeter(everybody, files.begun_s), samples, files, status, *observers):

@@ -24,6 +24,7 @@ from freerun.plan.placement import EVALUATOR
 from freerun.rollouts.base import GroupRollout
 from freerun.rollouts.load import make_rollout
 from freerun.run.agents import AgentServices
+from freerun.run.begin import begin, gone_if_nothing_was_done
 from freerun.run.checkpoints import Checkpointer, saved
 from freerun.run.evaluating import evaluator_of
 from freerun.run.given import check_model
@@ -34,7 +35,7 @@ from freerun.run.observed import Observed
 from freerun.run.prepare import Prepared
 from freerun.run.resume import again
 from freerun.run.running import RunProcesses, run_processes
-from freerun.run.start import Start, create_folder
+from freerun.run.start import Start
 
 _POLL_S = 0.25
 _MOST_LOSSES = 3
@@ -52,7 +53,13 @@ class Outcome:
 
 async def train(prepared: Prepared, start: Start | None = None, guests: Iterable[Observer] = ()) -> Outcome:
     """The whole run, or the rest of it. `guests` observe it besides the run's folder and the terminal."""
-    start = start or Start(create_folder(prepared))
+    start = start or begin(prepared)
+    with gone_if_nothing_was_done(start):
+        return await _train_until_done(prepared, start, guests)
+
+
+async def _train_until_done(prepared: Prepared, start: Start, guests: Iterable[Observer]) -> Outcome:
+    """With another trainer where one is lost, if the run is to wait for it."""
     waits = prepared.config.cluster.trainer_lost == "wait"
     async with AsyncExitStack() as stack:
         stack.enter_context(ended(start.folder))

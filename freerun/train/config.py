@@ -63,7 +63,7 @@ class EntropyConfig(Section):
 
 
 class CriticConfig(Section):
-    lr: float = knob(1e-5, "The critic's learning rate.", gt=0)
+    lr: float = knob(1e-5, "The critic's learning rate.", gt=0, allow_inf_nan=False)
     gamma: float = knob(1.0, "What a reward is worth one token later, to the critic.", gt=0, le=1)
     lam: float = knob(1.0, "The λ of GAE: how far an estimate looks ahead; 1 to the end of the answer.", ge=0, le=1)
     clip: float = knob(0.2, "How far the critic's values may move within a step.", gt=0)
@@ -80,7 +80,9 @@ class LoraConfig(Section):
 
 
 class TrainConfig(Section):
-    lr: float = knob(2e-5, "Learning rate, constant after warm-up unless decay_steps is set.", gt=0)
+    lr: float = knob(
+        2e-5, "Learning rate, constant after warm-up unless decay_steps is set.", gt=0, allow_inf_nan=False
+    )
     warmup_steps: int = knob(0, "Steps over which the learning rate rises from zero.", ge=0)
     decay_steps: int = knob(0, "Step at which the learning rate, falling evenly, reaches zero; 0 keeps it.", ge=0)
     betas: tuple[float, float] = knob((0.9, 0.95), "Adam's decay rates, of the mean and of the variance.")

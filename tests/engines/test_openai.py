@@ -426,7 +426,8 @@ def test_the_schema_says_what_every_route_takes(served: Served) -> None:
 def test_a_bad_command_is_one_line(tmp_path: Path) -> None:
     process = start(str(tmp_path / "none"))
     assert process.communicate()[1].splitlines() == [
-        f"freerun: model.path: there is no folder {tmp_path / 'none'}; give a folder with config.json and safetensors"
+        f"freerun: model.path: there is no folder {tmp_path / 'none'}; give one with config.json and "
+        "safetensors, or ORG/NAME of the Hugging Face hub"
     ]
     assert process.returncode == 2
     for override, says in (

@@ -23,7 +23,7 @@ from tests.tiny import engine_settings, tiny_decoder, tiny_folder
 
 async def test_a_process_that_cannot_start_says_why(tmp_path: Path) -> None:
     async with Processes("freerun.run.child", tmp_path) as processes:
-        with pytest.raises(ConfigError, match=r"^model\.path: there is no folder .*nothing; give a folder") as caught:
+        with pytest.raises(ConfigError, match=r"^model\.path: there is no folder .*nothing; give one with") as caught:
             await processes.start("engine 0", "engine", engine_settings(tmp_path / "nothing"), 1)
         assert caught.value.detail == "", "it is the user's mistake, and the line says all"
         with pytest.raises(ProcessDied, match=r"the engine 1 process ended with code 1; its log is") as died:

@@ -314,7 +314,8 @@ async def test_giving_up_after_failures_in_a_row(scripted: str) -> None:
         waiting = asyncio.gather(*(service.judge(TASK, "raise") for _ in range(3)), return_exceptions=True)
         for error in (*await waiting, *await asyncio.gather(service.judge(TASK, "x"), return_exceptions=True)):
             assert isinstance(error, RewardError)
-            assert str(error).startswith("3 judgements in a row failed (3 error), the first with: ValueError: no good;")
+            assert str(error).startswith("3 judgements in a row failed (3 error), the first with: ")
+            assert "mine.py:24: ValueError: no good;" in str(error)
             assert "\n" not in str(error)
             assert "in reward" in error.detail
     assert service.counts == {JudgeReason.ERROR: 5, JudgeReason.OK: 1}
