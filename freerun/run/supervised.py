@@ -1,7 +1,7 @@
 """`freerun sft`: the trainer, and an engine to look how good it is when there is something to look at."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import AsyncExitStack, closing
 from itertools import islice
 
 from freerun.control.sft import sft as control_sft
@@ -17,6 +17,7 @@ from freerun.plan.plan import Plan
 from freerun.run.checkpoints import Checkpointer, saved
 from freerun.run.evaluating import evaluator_of
 from freerun.run.hosts import Hosts, hosts_of
+from freerun.run.observed import logging_to
 from freerun.run.prepare import Prepared, example_of
 from freerun.run.running import run_processes
 from freerun.run.start import Start, create_folder
@@ -38,11 +39,14 @@ async def sft(prepared: Prepared, observers: Iterable[Observer] = (), start: Sta
         position, data = stream.position, stream.fingerprint
         return RunState(version, position=position, data=data, supervised=True, model=identity)
 
-    with start.opened() as folder:
-        files, everybody = RunFiles(folder, prepared.text), Observers()
+    async with AsyncExitStack() as stack:
+        folder = stack.enter_context(start.opened())
+        loggers = await stack.enter_async_context(logging_to(prepared, start))
+        files, everybody = RunFiles(folder, prepared.text), Observers([], [*prepared.guests.observers, loggers])
         for observer in (StepMeter(everybody, files.begun_s), files, *observers):
             everybody.add(observer)
         with closing(everybody):
+            loggers.tell_to(everybody.note)
             for told in start.notes:
                 everybody.note(told)
             async with (

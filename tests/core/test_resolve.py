@@ -11,7 +11,7 @@ from freerun.core.resolve import Kind, ScriptReached, is_loading, reference_to
 from freerun.data.sources import SOURCES
 from freerun.rewards.judges import JUDGES
 from freerun.rollouts.config import ROLLOUTS
-from freerun.run.guests import OBSERVERS
+from freerun.observe.loggers.known import OBSERVERS
 
 THINGS = Kind("thing", "Class", "freerun.things", {"dict": "builtins:dict", "ordered": "collections:OrderedDict"})
 
