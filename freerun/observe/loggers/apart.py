@@ -68,7 +68,8 @@ class Loggers(Observer):
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._tell = None
         last = encode(End(_outcome(kind)))
-        await asyncio.gather(*(process.end(last) for process in self._running))
+        ended = await asyncio.gather(*(process.end(last) for process in self._running), return_exceptions=True)
+        self.untold += [f"a logger could not be ended: {error!r}" for error in ended if isinstance(error, Exception)]
 
     def note(self, text: str) -> None:
         self._send(Note(self._step, text))

@@ -65,7 +65,7 @@ class LoggedRun:
         return _flat(self.config)
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Logger:
     library: ClassVar[str] = ""
     """The module that must be there."""

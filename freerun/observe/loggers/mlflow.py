@@ -23,7 +23,7 @@ _LONGEST_PARAMETER = 500
 _STATUS: dict[Outcome, str] = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED", "killed": "FAILED"}
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class MLflow(Logger):
     library: ClassVar[str] = "mlflow"
     extra: ClassVar[str] = "mlflow"
@@ -46,9 +46,8 @@ class MLflow(Logger):
         self._id: str = run.kept["run_id"]
         self._client.update_run(self._id, status="RUNNING")
         known = self._client.get_run(self._id).data.params  # a parameter cannot change: config.yaml has what it is now
-        new = (
-            Param(key, str(value)[:_LONGEST_PARAMETER]) for key, value in run.flat_config.items() if key not in known
-        )
+        given = {key: str(value)[:_LONGEST_PARAMETER] for key, value in run.flat_config.items()}
+        new = (Param(key, value) for key, value in given.items() if key not in known)
         while some := list(islice(new, _PARAMETERS_AT_A_TIME)):
             self._client.log_batch(self._id, params=some)
         self._client.log_artifact(self._id, str(run.folder / "config.yaml"))

@@ -14,7 +14,7 @@ _TIMEOUT_S = 5.0
 """Of a request. At the end of a run, a collector that does not answer must not take all the time there is."""
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class OpenTelemetry(Logger):
     library: ClassVar[str] = "opentelemetry.exporter.otlp.proto.http"
     extra: ClassVar[str] = "opentelemetry"

@@ -8,6 +8,7 @@ wake up, it goes on with what is in the buffer.
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -22,6 +23,8 @@ SILENT_S = 30.0
 """A logger that has not dealt with a message for so long hangs."""
 _HUNG_FINISH_S = 1.0
 """How long a logger that hangs has to finish."""
+_LAST_WORDS_S = 1.0
+"""How long to read what an ended process has said: something that it started may hold the pipe open."""
 
 _decode = msgspec.json.Decoder(Reply)
 
@@ -55,15 +58,16 @@ class LoggerProcess:
         loop = asyncio.get_running_loop()
         pipe = os.fdopen(messages, "wb", buffering=0)
         self._pipe, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, pipe)
-        self._watching = asyncio.create_task(self._watch(*await pipe_reader(replies)))
+        reading = asyncio.create_task(self._read(*await pipe_reader(replies)))
+        self._watching = asyncio.create_task(self._watch(self._child, reading))
         self.send(begin)
 
-    def send(self, line: bytes) -> None:
-        """At once, or never."""
+    def send(self, line: bytes, anyway: bool = False) -> None:
+        """At once; what does not fit is dropped, unless it is to be sent `anyway`."""
         assert self._pipe
         if self._pipe.is_closing():
             return
-        if self._pipe.get_write_buffer_size() + len(line) > BUFFER:
+        if self._pipe.get_write_buffer_size() + len(line) > BUFFER and not anyway:
             self.dropped += 1
             return
         self._pipe.write(line + b"\n")
@@ -75,32 +79,35 @@ class LoggerProcess:
         """It has a few seconds to deal with everything that was sent, and `last`."""
         if self._child is None or self._pipe is None or self._watching is None:
             return
-        self._ending = True
-        running = self._child.returncode is None
-        await self._child.end(lambda: self.send(last), _HUNG_FINISH_S if self._hangs else FINISH_S)
-        self._pipe.abort()
+        self._ending = self._child.returncode is None
+        await self._child.end(lambda: self.send(last, anyway=True), _HUNG_FINISH_S if self._hangs else FINISH_S)
+        if not self._pipe.is_closing():
+            self._pipe.abort()
         await self._watching
-        if self._timer:
-            self._timer.cancel()
-        if running and self._child.returncode not in (0, 1):
-            self._tell(f"the logger {self._called} did not finish, and was ended{self._see}")
         if self.dropped:
             self._tell(f"the logger {self._called} was too slow, and missed {self.dropped} messages{self._see}")
 
-    async def _watch(self, replies: asyncio.StreamReader, pipe: asyncio.ReadTransport) -> None:
-        """Until the process has ended."""
-        assert self._child
+    async def _read(self, replies: asyncio.StreamReader, pipe: asyncio.ReadTransport) -> None:
         try:
             while line := await replies.readline():
-                self._answered(_decode.decode(line))
+                with suppress(msgspec.DecodeError):  # whoever else has that pipe
+                    self._answered(_decode.decode(line))
         finally:
             pipe.close()
-        await self._child.wait()
+
+    async def _watch(self, child: ChildProcess, reading: asyncio.Task[None]) -> None:
+        """Until the process has ended, and its last words are read."""
+        await child.wait()
+        await asyncio.wait({reading}, timeout=_LAST_WORDS_S)
+        reading.cancel()
         if self._timer:
             self._timer.cancel()
-        if not self._ending and not self._refused:
-            how = describe_exit(self._child.returncode or 0)
-            self._tell(f"the logger {self._called} {how}, and the run goes on without it{self._see}")
+        code = child.returncode or 0
+        if self._ending and code and not self._refused:
+            self._tell(f"the logger {self._called} did not finish: it {describe_exit(code)}{self._see}")
+        elif not self._ending and not self._refused:
+            how = f"{describe_exit(code)}, and the run goes on without it"
+            self._tell(f"the logger {self._called} {how}{self._see}")
 
     def _answered(self, reply: Reply) -> None:
         match reply:

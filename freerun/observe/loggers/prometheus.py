@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 from freerun.core import ConfigError
 from freerun.observe.loggers.base import Figures, LoggedRun, LoggedSample, Logger, Outcome
-from freerun.observe.loggers.series import PREFIX, info_of, series_of
+from freerun.observe.loggers.series import PREFIX, Series, info_of, series_of
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Prometheus(Logger):
     library: ClassVar[str] = "prometheus_client"
     extra: ClassVar[str] = "prometheus"
@@ -65,12 +65,11 @@ class Prometheus(Logger):
         for name, value in figures.items():
             series = series_of(name)
             labels = always | series.labels
-            family = families.setdefault(
-                series.name, GaugeMetricFamily(series.name, _help(series), labels=list(labels))
-            )
-            family.add_metric(list(labels.values()), value)
+            if series.name not in families:
+                families[series.name] = GaugeMetricFamily(series.name, _help(series), labels=list(labels))
+            families[series.name].add_metric(list(labels.values()), value)
         yield from families.values()
 
 
-def _help(series: Any) -> str:
-    return f"{series.help} ({series.unit})" if series.unit else str(series.help)
+def _help(series: Series) -> str:
+    return f"{series.help} ({series.unit})" if series.unit else series.help

@@ -1,7 +1,7 @@
 """Figures as systems that watch many machines have them: a name without slashes, a unit, labels.
 
-`trainer/loss` is `freerun_trainer_loss`; one of a family, such as `dropped/too_stale`, is `freerun_dropped` with the label
-`reason`.
+`trainer/loss` is `freerun_trainer_loss`; one of a family, such as `dropped/too_stale`, is `freerun_dropped` with the
+label `reason`.
 """
 
 import re

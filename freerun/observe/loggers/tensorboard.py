@@ -19,7 +19,7 @@ from freerun.observe.loggers.base import (
 )
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class TensorBoard(Logger):
     library: ClassVar[str] = "tensorboard"
     extra: ClassVar[str] = "tensorboard"

@@ -20,7 +20,7 @@ _AXIS = "step"
 """What trackio calls its own axis; a figure of that name would be renamed."""
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Trackio(Logger):
     library: ClassVar[str] = "trackio"
     extra: ClassVar[str] = "trackio"

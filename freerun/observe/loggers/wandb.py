@@ -17,7 +17,7 @@ from freerun.observe.loggers.base import (
 )
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Wandb(Logger):
     library: ClassVar[str] = "wandb"
     extra: ClassVar[str] = "wandb"
@@ -51,7 +51,6 @@ class Wandb(Logger):
             resume="allow",
             dir=str(run.folder),
             config=run.config,
-            config_exclude_keys=[],
         )
         self._run.define_metric("eval/step", hidden=True)
         self._run.define_metric("eval/*", step_metric="eval/step")  # they come later than the steps they are of
@@ -59,11 +58,7 @@ class Wandb(Logger):
         self._step = run.step
         if self._run.url and not self._run.offline:
             return f"logs to {self._run.url}"
-        return f"logs to {self._folder}; send it by: wandb sync {self._folder}"
-
-    @property
-    def _folder(self) -> str:
-        return str(self._run.settings.sync_dir)
+        return f"logs offline; send it by: wandb sync {self._run.settings.sync_dir}"
 
     def step(self, step: int, figures: Figures, samples: Sequence[LoggedSample]) -> None:
         self._step = step
