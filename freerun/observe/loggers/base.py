@@ -15,6 +15,8 @@ from freerun.core.files import write_atomically
 Outcome = Literal["finished", "stopped", "failed", "killed"]
 """How the run ended: it is complete, the user stopped it, it failed, or nobody could say because it was killed."""
 Figures = dict[str, float]
+ANSWERS = "answers"
+"""What the table of samples is called; `samples` is a figure."""
 
 
 @dataclass(frozen=True)

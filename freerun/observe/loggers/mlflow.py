@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any, ClassVar
 
 from freerun.observe.loggers.base import (
+    ANSWERS,
     Figures,
     LoggedRun,
     LoggedSample,
@@ -83,7 +84,7 @@ class MLflow(Logger):
 
     def _log_samples(self, samples: Sequence[LoggedSample]) -> None:
         if samples:
-            self._log_table(*table(samples), f"samples/step_{samples[-1].step:06}.json")
+            self._log_table(*table(samples), f"{ANSWERS}/step_{samples[-1].step:06}.json")
 
     def _log_table(self, columns: list[str], data: list[list[Any]], file: str) -> None:
         """As MLflow's own tables are."""

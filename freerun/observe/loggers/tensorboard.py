@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from freerun.core.metrics import metric_of
 from freerun.observe.loggers.base import (
+    ANSWERS,
     Figures,
     LoggedRun,
     LoggedSample,
@@ -49,7 +50,7 @@ class TensorBoard(Logger):
     def step(self, step: int, figures: Figures, samples: Sequence[LoggedSample]) -> None:
         self._scalars(step, figures)
         if samples:
-            self._text(step, "samples", markdown(*table(samples)))
+            self._text(step, ANSWERS, markdown(*table(samples)))
         self._writer.flush()
 
     def evaluated(self, step: int, figures: Figures, so_far: Sequence[Figures]) -> None:
@@ -65,13 +66,13 @@ class TensorBoard(Logger):
         self._writer.close()
 
     def _scalars(self, step: int, figures: Figures) -> None:
-        from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.plugins.scalar.metadata import create_summary_metadata
 
-        values = []
-        for name, value in figures.items():
-            known = metric_of(name)
-            shown = SummaryMetadata(display_name=name, summary_description=_description(name)) if known else None
-            values.append(Summary.Value(tag=name, simple_value=value, metadata=shown))
+        values = [
+            Summary.Value(tag=name, simple_value=value, metadata=create_summary_metadata(name, _description(name)))
+            for name, value in figures.items()
+        ]
         self._write(step, summary=Summary(value=values))
 
     def _text(self, step: int, tag: str, text: str) -> None:

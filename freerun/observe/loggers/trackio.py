@@ -6,6 +6,7 @@ from secrets import token_hex
 from typing import Any, ClassVar
 
 from freerun.observe.loggers.base import (
+    ANSWERS,
     Figures,
     LoggedRun,
     LoggedSample,
@@ -75,4 +76,4 @@ class Trackio(Logger):
         if not samples:
             return {}
         columns, data = table(samples)
-        return {"samples": self._trackio.Table(columns=columns, data=data)}
+        return {ANSWERS: self._trackio.Table(columns=columns, data=data)}

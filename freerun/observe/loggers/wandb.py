@@ -6,6 +6,7 @@ from secrets import token_hex
 from typing import Any, ClassVar, Literal
 
 from freerun.observe.loggers.base import (
+    ANSWERS,
     Figures,
     LoggedRun,
     LoggedSample,
@@ -82,4 +83,4 @@ class Wandb(Logger):
         if not samples:
             return {}
         columns, data = table(samples)
-        return {"samples": self._wandb.Table(columns=columns, data=data, allow_mixed_types=True)}
+        return {ANSWERS: self._wandb.Table(columns=columns, data=data, allow_mixed_types=True)}
