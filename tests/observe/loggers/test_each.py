@@ -128,8 +128,7 @@ async def test_prometheus_is_scraped(tmp_path: Path) -> None:
             said = await refused.one("cannot begin")
             assert "cannot be listened on (Address already in use): set its port, or 0 for a free one" in said
     labels = {"run": "fed", "cluster": "a"}
-    loss = found["freerun_trainer_loss", ""]
-    assert loss == (labels, pytest.approx(0.1), "Loss: The objective that is minimised.")
+    assert found["freerun_trainer_loss", ""] == (labels, 0.1, "Loss: The objective that is minimised.")
     assert found["freerun_dropped", "too_stale"][:2] == (labels | {"reason": "too_stale"}, 2)
     assert found["freerun_staleness_histogram", "1"][:2] == (labels | {"staleness": "1"}, 750)
     assert found["freerun_eval_low", ""][1] == pytest.approx(0.15)
