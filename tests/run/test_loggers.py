@@ -53,7 +53,7 @@ async def test_a_run_with_many_loggers_one_of_which_hangs(tmp_path: Path, monkey
         assert logged.config["rollout"]["group_size"] == 8
         assert len(logged.table("answers")["data"]) == 5 * 4
         notes = [note.text for note in read_notes(folder.notes)]
-        assert len([note for note in notes if "HangsAtTheBeginning" in note]) == 2, "it hangs; it was killed"
+        assert len([note for note in notes if "HangsAtTheBeginning" in note]) == 1
         assert len([note for note in notes if ": serves http://127.0.0.1:" in note]) == 1
 
         await training.train(*resume(folder.path, ["control.steps=8", *settings[2:]]))

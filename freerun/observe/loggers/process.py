@@ -103,11 +103,12 @@ class LoggerProcess:
         if self._timer:
             self._timer.cancel()
         code = child.returncode or 0
-        if self._ending and code and not self._refused:
-            self._tell(f"the logger {self._called} did not finish: it {describe_exit(code)}{self._see}")
-        elif not self._ending and not self._refused:
+        if self._refused or (self._ending and (not code or self._hangs)):  # it is known, or as it should be
+            return
+        how = f"did not finish: it {describe_exit(code)}"
+        if not self._ending:
             how = f"{describe_exit(code)}, and the run goes on without it"
-            self._tell(f"the logger {self._called} {how}{self._see}")
+        self._tell(f"the logger {self._called} {how}{self._see}")
 
     def _answered(self, reply: Reply) -> None:
         match reply:
@@ -131,7 +132,10 @@ class LoggerProcess:
             self._timer = asyncio.get_running_loop().call_later(SILENT_S, self._silent)
 
     def _silent(self) -> None:
-        self._timer, self._hangs = None, True
+        self._timer = None
+        if self._ending:
+            return
+        self._hangs = True
         if not self._has_hung:
             self._has_hung = True
             self._tell(

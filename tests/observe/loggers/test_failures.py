@@ -60,8 +60,7 @@ async def test_one_that_hangs_is_noted_once_and_ended_soon(tmp_path: Path, monke
         await until(lambda: (tmp_path / "runs/fed/hangs").exists())
         began_s = time.monotonic()
     assert time.monotonic() - began_s < 2.0
-    assert len(notes.all) == 2
-    assert "did not finish: it was killed by SIGKILL" in notes.all[1]
+    assert len(notes.all) == 1
 
 
 async def test_one_that_hangs_at_the_end_has_some_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
