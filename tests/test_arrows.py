@@ -15,7 +15,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "machine": set(),
     "sandbox": {"machine"},
     "models": set(),
-    "observe": set(),
+    "observe": {"machine"},
     "weights": set(),
     "data": set(),
     "rewards": {"sandbox", "machine"},
@@ -90,6 +90,8 @@ HOMES = {
     "zmq": {"train/remote.py", "train/sockets.py", "train/worker.py"},
     "aiohttp": {"engines/http.py", "engines/external/client.py", "rollouts/agents/http.py"},
     "ray": {"run/ray.py"},
+    **{name: {f"observe/loggers/{name}.py"} for name in ("wandb", "tensorboard", "trackio", "mlflow", "opentelemetry")},
+    "prometheus_client": {"observe/loggers/prometheus.py"},
     "typer": {"cli/main.py", "cli/bench.py", "cli/bench_machines.py", "cli/stopping.py"},
 }
 

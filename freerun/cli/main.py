@@ -147,7 +147,7 @@ def score(
     from freerun.run.prepare import prepare_sft
 
     refuse_unwritable(out)
-    prepared = prepare_sft(*_load(file, overrides))
+    prepared = prepare_sft(*_load(file, overrides), observed=False)
     with counting("scoring", len(prepared.tasks)) as progress:
         result = score(prepared, out, progress)
     print(

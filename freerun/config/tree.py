@@ -91,7 +91,9 @@ class RunConfig(Section):
     cluster: ClusterConfig = section(ClusterConfig, "How machines find each other.")
     evaluate: EvaluateConfig = section(EvaluateConfig, "Evaluation on held-out tasks.")
     observers: tuple[str | dict[str, Any], ...] = knob(
-        (), "Your own observers: path/to/file.py:Class or package.module:Class, or {name: …, its options}."
+        (),
+        "Who else is told of the run: wandb, tensorboard, trackio, mlflow, prometheus, opentelemetry, or your own, "
+        "path/to/file.py:Class or package.module:Class; or {name: …, its options}.",
     )
     sft: SftConfig = section(SftConfig, "Supervised training (`freerun sft`).")
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from freerun.core.records import StepRecord
+from freerun.core.reports import Evaluation
+from freerun.core.task import Version
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,32 @@ METRICS: dict[str, Metric] = {
         "share",
         "Learning",
     ),
+    "eval/low": Metric(
+        "Evaluation, lower end", "Lower end of the 95% interval of pass@1.", "It rises.", "share", "Learning"
+    ),
+    "eval/high": Metric(
+        "Evaluation, upper end", "Upper end of the 95% interval of pass@1.", "It rises.", "share", "Learning"
+    ),
+    "eval/reward_mean": Metric(
+        "Evaluation, reward", "Mean reward of the answers to held-out tasks.", "It rises with pass@1.", "", "Learning"
+    ),
+    "eval/truncated_share": Metric(
+        "Evaluation, cut off",
+        "Share of the answers to held-out tasks that ran into a length limit.",
+        "Below 5%.",
+        "share",
+        "Learning",
+    ),
+    "eval/judge_failures": Metric(
+        "Evaluation, not judged",
+        "Answers to held-out tasks that could not be judged; they count as not passed.",
+        "0.",
+        "answers",
+        "Learning",
+    ),
+    "eval/tasks": Metric("Evaluation, tasks", "Held-out tasks asked.", "", "tasks", "Learning"),
+    "eval/k": Metric("Evaluation, k", "Answers sampled for each task.", "", "answers", "Learning"),
+    "eval/step": Metric("Evaluation, step", "Training steps that the evaluated policy has had.", "", "", "Learning"),
     "trainer/signal_share": Metric(
         "Tokens that teach",
         "Share of the trained tokens whose advantage is not zero: answers of a group that were not all equally good.",
@@ -509,6 +537,12 @@ def figures(record: StepRecord) -> dict[str, float]:
     found = dict(_flat(asdict(record), ""))
     found |= {name: getattr(record, name) for name in _SHARES}
     return {name: float(value) for name, value in found.items() if math.isfinite(value)}
+
+
+def evaluation_figures(version: Version, evaluation: Evaluation) -> dict[str, float]:
+    """The same for an evaluation. It comes later than the step it is of, which is among them."""
+    found = {f"eval/{name}": float(value) for name, value in asdict(evaluation).items() if math.isfinite(value)}
+    return {"eval/step": float(version)} | found
 
 
 def _flat(values: dict[str, object], prefix: str) -> Iterator[tuple[str, float]]:

@@ -1,6 +1,8 @@
 """Who observes a run: what measures its steps, its files, the terminal, and whoever else was named."""
 
-from collections.abc import Iterable
+import sys
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 
 from freerun.control.solved import SolvedTasks
@@ -10,7 +12,10 @@ from freerun.core.observer import Observer, Observers
 from freerun.core.reports import Evaluation
 from freerun.core.state import RunState
 from freerun.observe.files import RunFiles
+from freerun.observe.folder import JsonLines
+from freerun.observe.loggers.apart import Loggers
 from freerun.observe.meter import StepMeter
+from freerun.observe.records import NoteRecord
 from freerun.observe.samples import KeptSamples
 from freerun.run.prepare import Prepared
 from freerun.run.start import Start
@@ -43,6 +48,34 @@ class Observed:
         for observer in (meter, samples, files, evaluations, *others):
             everybody.add(observer)
         return cls(everybody, meter, files, evaluations, tasks)
+
+
+@asynccontextmanager
+async def observing(
+    prepared: Prepared, start: Start, others: Iterable[Observer], guests: Iterable[Observer] = ()
+) -> AsyncIterator[Observed]:
+    """Everybody, closed in the end; loggers are given the time to finish after that."""
+    async with logging_to(prepared, start) as loggers:
+        observed = Observed.by(prepared, start, others, [*prepared.guests.observers, *guests, loggers])
+        with closing(observed.all):
+            loggers.tell_to(observed.all.note)
+            yield observed
+
+
+@asynccontextmanager
+async def logging_to(prepared: Prepared, start: Start) -> AsyncIterator[Loggers]:
+    """The loggers that the configuration names. What is to be said of them when all observers are closed is written to
+    the run's notes, and printed."""
+    config = prepared.config.model_dump(mode="json")
+    loggers = Loggers(prepared.guests.loggers, start.folder, config, start.state.version)
+    try:
+        async with loggers:
+            yield loggers
+    finally:
+        for text in loggers.untold:
+            print(f"note: {text}", file=sys.stderr)
+            with JsonLines(start.folder.notes) as notes:
+                notes.append(NoteRecord(*loggers.now, text))
 
 
 class Evaluations(Observer):

@@ -13,7 +13,6 @@ from freerun.config.text import Origins
 from freerun.config.tree import RunConfig
 from freerun.core import ConfigError, DataError, FinishReason, Sample, Task
 from freerun.core.nouns import NOT_SAMPLED, VersionRuns
-from freerun.core.observer import Observer
 from freerun.data.stream import TaskStream
 from freerun.data.tasks import load_tasks
 from freerun.machine.device import choose_device
@@ -31,7 +30,7 @@ from freerun.rollouts.agents.spec import AgentSpec
 from freerun.rollouts.base import Rollout
 from freerun.rollouts.load import load_own
 from freerun.rollouts.template import template_of
-from freerun.run.guests import load_guests
+from freerun.run.guests import Guests, load_guests
 from freerun.run.identity import identity
 from freerun.run.ray import NO_RAY
 
@@ -48,8 +47,8 @@ class Prepared:
     held_out: list[Task]
     rollout: Rollout | None = None
     """The user's own; None for single-turn."""
-    guests: list[Observer] = field(default_factory=list)
-    """The user's observers."""
+    guests: Guests = field(default_factory=Guests)
+    """The observers that the configuration names."""
     agent: AgentSpec | None = None
     """Who talks to the policy, where that is an agent."""
     model: Path | None = None
@@ -100,7 +99,7 @@ def prepare(config: RunConfig, origins: Origins, rollout: Rollout | None = None)
     check_launcher(config)
     own, guests = rollout or load_own(config.rollout), load_guests(config.observers)
     prepared = _load(config, origins, own)
-    prepared.guests += guests
+    prepared.guests = guests
     config.reward.check()
     config.reward.check_tasks(prepared.tasks + prepared.held_out)
     check_batch(config, prepared.tasks)
@@ -116,11 +115,14 @@ def check_batch(config: RunConfig, tasks: list[Task]) -> None:
         )
 
 
-def prepare_sft(config: RunConfig, origins: Origins) -> Prepared:
+def prepare_sft(config: RunConfig, origins: Origins, observed: bool = True) -> Prepared:
+    """`observed`: by whoever the configuration names."""
+    guests = load_guests(config.observers if observed else ())
     if config.sft.until is not None:
         config.reward.check()
     own = load_own(config.rollout) if config.sft.until is not None else None
     prepared = _load(config, origins, own, learns_answers=True)
+    prepared.guests = guests
     if config.sft.until is not None:
         config.reward.check_tasks(prepared.held_out)
     return prepared

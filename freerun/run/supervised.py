@@ -1,7 +1,7 @@
 """`freerun sft`: the trainer, and an engine to look how good it is when there is something to look at."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import AsyncExitStack, closing
 from itertools import islice
 
 from freerun.control.sft import sft as control_sft
@@ -21,6 +21,7 @@ from freerun.run.begin import begin, gone_if_nothing_was_done
 from freerun.run.checkpoints import Checkpointer, saved
 from freerun.run.evaluating import evaluator_of
 from freerun.run.hosts import Hosts, hosts_of
+from freerun.run.observed import logging_to
 from freerun.run.prepare import Prepared, example_of
 from freerun.run.running import run_processes
 from freerun.run.start import Start
@@ -50,16 +51,17 @@ async def _sft(prepared: Prepared, observers: Iterable[Observer], start: Start) 
         position, data = stream.position, stream.fingerprint
         return RunState(version, position=position, data=data, supervised=True, model=identity)
 
-    with (
-        start.opened() as folder,
-        reported(folder),
-        StatusFile(folder, start.state.version).kept() as status,
-    ):
-        files, everybody = RunFiles(folder), Observers()
+    async with AsyncExitStack() as stack:
+        folder = stack.enter_context(start.opened())
+        stack.enter_context(reported(folder))
+        status = stack.enter_context(StatusFile(folder, start.state.version).kept())
+        loggers = await stack.enter_async_context(logging_to(prepared, start))
+        files, everybody = RunFiles(folder), Observers([], [*prepared.guests.observers, loggers])
         samples = KeptSamples(folder.samples, prepared.text, everybody, _FEW_SAMPLES, start.state.version)
         for observer in (StepMeter(everybody, files.begun_s), samples, files, status, *observers):
             everybody.add(observer)
         with closing(everybody):
+            loggers.tell_to(everybody.note)
             for told in start.notes:
                 everybody.note(told)
             async with (

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import AsyncExitStack, closing
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
 from freerun.control.controller import Run
@@ -31,7 +31,7 @@ from freerun.run.given import check_model
 from freerun.run.guests import load_guests
 from freerun.run.hosts import Hosts, hosts_of
 from freerun.run.kept import Joined
-from freerun.run.observed import Observed
+from freerun.run.observed import Observed, observing
 from freerun.run.prepare import Prepared
 from freerun.run.resume import again
 from freerun.run.running import RunProcesses, run_processes
@@ -96,22 +96,25 @@ async def _train_on(hosts: Hosts, prepared: Prepared, start: Start, guests: Iter
         StatusFile(folder, start.state.version).kept() as status,
     ):
         live = view(folder.name, config.control.steps, config.control.max_staleness)
-        observed = Observed.by(prepared, start, [live, status], [*prepared.guests, *guests])
-        with closing(observed.all):
-            for told in [*start.notes, *([prepared.held_out_warning] if prepared.held_out_warning else [])]:
-                observed.all.note(told)
-            note = observed.all.note
-            hosts.tell(note)
-            if hosts.apart:
-                observed.all.doing("controller", f"waits for {config.resources.machines} machine(s) to join")
-            machines = start.placed(await hosts.machines())
-            plan = prepared.plan(evaluates=bool(config.evaluate.every), machines=machines)
-            observed.all.doing("controller", "starts engine, trainer and reward workers")
-            async with run_processes(hosts, prepared, folder, plan, start.checkpoint, note) as running:
-                rollout = rollout_of(prepared, note, running.agents)
-                run = run_of(prepared, running, start.state, observed, rollout)
-                await _train(run, running, start, observed)
+        async with observing(prepared, start, [live, status], guests) as observed:
+            await _train_observed(hosts, prepared, start, observed)
     return Outcome(folder, observed.files.steps_before + observed.meter.steps, observed.evaluations.found)
+
+
+async def _train_observed(hosts: Hosts, prepared: Prepared, start: Start, observed: Observed) -> None:
+    config, note = prepared.config, observed.all.note
+    for told in [*start.notes, *([prepared.held_out_warning] if prepared.held_out_warning else [])]:
+        note(told)
+    hosts.tell(note)
+    if hosts.apart:
+        observed.all.doing("controller", f"waits for {config.resources.machines} machine(s) to join")
+    machines = start.placed(await hosts.machines())
+    plan = prepared.plan(evaluates=bool(config.evaluate.every), machines=machines)
+    observed.all.doing("controller", "starts engine, trainer and reward workers")
+    async with run_processes(hosts, prepared, start.folder, plan, start.checkpoint, note) as running:
+        rollout = rollout_of(prepared, note, running.agents)
+        run = run_of(prepared, running, start.state, observed, rollout)
+        await _train(run, running, start, observed)
 
 
 def run_of(

@@ -9,9 +9,9 @@ from freerun.core import ConfigError
 from freerun.core.options import with_options
 from freerun.core.resolve import Kind, ScriptReached, is_loading, reference_to
 from freerun.data.sources import SOURCES
+from freerun.observe.loggers.known import OBSERVERS
 from freerun.rewards.judges import JUDGES
 from freerun.rollouts.config import ROLLOUTS
-from freerun.run.guests import OBSERVERS
 
 THINGS = Kind("thing", "Class", "freerun.things", {"dict": "builtins:dict", "ordered": "collections:OrderedDict"})
 
