@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from freerun import __version__
 from freerun.cli.bench_machines import bench
 from freerun.cli.stopping import run_to_end
 from freerun.core import FreerunError
@@ -23,6 +24,22 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(bench, name="bench")
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"freerun {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Say which version this is.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """What may stand before a command."""
+
 
 ConfigFile = Annotated[Path, typer.Argument(help="The run's YAML file, or a preset's name.", show_default=False)]
 Overrides = Annotated[
