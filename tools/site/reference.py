@@ -251,7 +251,9 @@ def _metric(name: str, metric: Metric) -> str:
 
 
 def _limits(metric: Metric) -> str:
-    ends = [f"below {metric.low:g}"] * math.isfinite(metric.low) + [f"above {metric.high:g}"] * math.isfinite(metric.high)
+    ends = [f"below {metric.low:g}"] * math.isfinite(metric.low) + [f"above {metric.high:g}"] * math.isfinite(
+        metric.high
+    )
     return " or ".join(ends)
 
 
