@@ -36,7 +36,18 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv = tmp_path_factory.mktemp("venv")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     python = venv / "bin" / "python"
-    install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel]
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(python),
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        str(wheel),
+    ]
     subprocess.run(install, check=True, env=bare())
     (packages,) = (venv / "lib").glob("python*/site-packages")
     (packages / "theirs.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")  # after its own, without their .pth

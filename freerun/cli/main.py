@@ -2,6 +2,7 @@
 
 import os
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -9,7 +10,6 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from freerun import __version__
 from freerun.cli.bench_machines import bench
 from freerun.cli.stopping import run_to_end
 from freerun.core import FreerunError
@@ -28,7 +28,7 @@ app.add_typer(bench, name="bench")
 
 def _show_version(asked: bool) -> None:
     if asked:
-        print(f"freerun {__version__}")
+        print(f"freerun {metadata.version('freerun')}")
         raise typer.Exit
 
 

@@ -1,4 +1,4 @@
-"""How a command of the documentation is tried: in this process, as a process that is stopped again, or by parsing it."""
+"""How a command of the documentation is tried: in this process, as one that is stopped again, or by parsing it."""
 
 import io
 import os
@@ -49,8 +49,8 @@ def parse(command: str) -> None:
 
 @contextmanager
 def started(command: str) -> Iterator[Callable[[str], re.Match[str]]]:
-    """Start it, and end it as Ctrl-C does. What is given waits until it has printed something that matches; nobody waits
-    longer than a minute."""
+    """Start it, and end it as Ctrl-C does. What is given waits until it has printed something that matches. Nobody
+    waits longer than a minute."""
     words = [sys.executable, "-m", "freerun.cli.main", *shlex.split(command)[1:]]
     unbuffered = os.environ | {"PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=unbuffered)

@@ -1,8 +1,8 @@
 """Each command of the documentation works as typed, in a folder that has what the pages talk about.
 
-Every `freerun …` is run whole unless it is named below, with the reason. A command of another program is named, too: one
-that is in no list fails. What is changed about a command, to make it small or to keep it from a port that is taken, is
-added behind it.
+Every `freerun …` is run whole unless it is named below, with the reason. A command of another program is named, too:
+one that is in no list fails. What is changed about a command, to make it small or to keep it from a port that is taken,
+is added behind it.
 """
 
 import os
@@ -86,7 +86,7 @@ OTHER_PROGRAMS = {
     "pip install 'freerun[ray]'": "it needs PyPI",
     "python examples/smollm2.py models/smollm2": "it downloads 93 MB; tests/examples/test_smollm2.py runs it",
     "scp -p key two:key": "it needs a second machine",
-    "examples/cluster/nodes.sh key one:7411 two three four": "it needs machines; tests/examples/test_cluster.py runs it",
+    "examples/cluster/nodes.sh key one:7411 two three four": "tests/examples/test_cluster.py runs it",
     "sbatch --nodes=4 --gpus-per-node=8 examples/cluster/freerun.sbatch train run.yaml": "it needs Slurm",
     "sbatch --nodes=4 --gpus-per-node=8 examples/cluster/freerun.sbatch doctor --cluster run.yaml": "it needs Slurm",
     "kubectl create secret generic freerun-key --from-literal=key=$(openssl rand -hex 32)": "it needs Kubernetes",
@@ -133,7 +133,8 @@ def test_every_command_is_in_a_list_and_every_list_has_commands_only() -> None:
 
 @pytest.mark.parametrize("command", WHOLE)
 def test_it_works_as_typed(command: str, workplace: Path) -> None:
-    BEFORE.get(command, lambda _: None)(workplace)
+    if command in BEFORE:
+        BEFORE[command](workplace)
     assert run(command)
 
 

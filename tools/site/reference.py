@@ -46,8 +46,8 @@ def knobs_page() -> str:
     parts = [
         "# Knobs\n",
         "Every setting of a run's file, as `freerun config` prints them. A dot is a level of the file: `train.lr` is "
-        "`lr` below `train`. On the command line any of them can be changed: `train.lr=1e-5`. A key that is not here is "
-        "refused, with the nearest name.\n",
+        "`lr` below `train`. On the command line any of them can be changed: `train.lr=1e-5`. A key that is not here "
+        "is refused, with the nearest name.\n",
     ]
     section = None
     for key, help, default in sorted(knobs(), key=lambda knob: _section_of(knob[0]) != ""):
@@ -95,13 +95,12 @@ def field_of(key: str) -> FieldInfo:
 def constraints(field: FieldInfo) -> list[str]:
     """`≥ 1`, `< 2`, … as a reader writes them."""
     signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<", "min_length": "length ≥", "pattern": "matches"}
-    found = [
+    return [
         f"{sign} {value}"
         for limit in field.metadata
         for name, sign in signs.items()
         if (value := getattr(limit, name, None)) is not None
     ]
-    return found
 
 
 def type_text(kind: Any) -> str:
@@ -162,7 +161,7 @@ def commands_page() -> str:
     parts = [
         "# Commands\n",
         "Every command with its arguments and options; `freerun COMMAND --help` prints the same. A user's mistake is "
-        "one line and exit code 2, any other failure its cause and exit code 1. Ctrl-C ends a command within seconds.\n",
+        "one line and exit code 2, any other failure its cause and exit code 1. Ctrl-C ends a command in seconds.\n",
     ]
     parts += [_command(path, command) for path, command in commands()]
     return "\n".join(parts)
@@ -232,8 +231,8 @@ def metrics_page() -> str:
     parts = [
         "# Metrics\n",
         "Every figure of a training step, under the one name that it has everywhere: in `metrics.jsonl` (a slash there "
-        "is a level of the JSON), on the page, in every logger. A `*` stands for a reason, an age, or the like. Where a "
-        "figure has limits, leaving them writes a note with the likely cause.\n",
+        "is a level of the JSON), on the page, in every logger. A `*` stands for a reason, an age, or the like. Where "
+        "a figure has limits, leaving them writes a note with the likely cause.\n",
     ]
     for title, section in SECTIONS.items():
         parts.append(f"## {title}\n\n{section.says}\n")
@@ -262,11 +261,11 @@ def _limits(metric: Metric) -> str:
 
 def folder_page() -> str:
     rows = [f"| `{path}` | {_cell(says)} |" for path, says in folder_files()]
-    return (
-        "# The run's folder\n\nA run leaves everything in `runs/NAME/`. A kill at any moment leaves whole lines and whole "
-        "files. [Watching a run](../watching.md) says how to look at it; [Checkpoints](../checkpoints.md) how to go on "
-        "from it.\n\n| | |\n|---|---|\n" + "\n".join(rows) + "\n"
+    says = (
+        "A run leaves everything in `runs/NAME/`. A kill at any moment leaves whole lines and whole files. "
+        "[Watching a run](../watching.md) says how to look at it; [Checkpoints](../checkpoints.md) how to go on from it."
     )
+    return f"# The run's folder\n\n{says}\n\n| | |\n|---|---|\n" + "\n".join(rows) + "\n"
 
 
 def folder_files() -> list[tuple[str, str]]:
