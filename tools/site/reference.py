@@ -263,7 +263,7 @@ def folder_page() -> str:
     rows = [f"| `{path}` | {_cell(says)} |" for path, says in folder_files()]
     says = (
         "A run leaves everything in `runs/NAME/`. A kill at any moment leaves whole lines and whole files. "
-        "[Watching a run](../watching.md) says how to look at it; [Checkpoints](../checkpoints.md) how to go on from it."
+        "[Watching a run](../watching.md) says how to look at it, [Checkpoints](../checkpoints.md) how to go on."
     )
     return f"# The run's folder\n\n{says}\n\n| | |\n|---|---|\n" + "\n".join(rows) + "\n"
 
