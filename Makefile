@@ -1,9 +1,9 @@
-# `make demo`, `make demo-agents` and `make test` do all the set-up themselves, into .venv. `make engines` installs vLLM
-# and SGLang, each into a folder of its own below engines/; `make test-engines` tests them.
+# `make demo`, `make demo-agents`, `make docs` and `make test` do all the set-up themselves, into .venv. `make engines`
+# installs vLLM and SGLang, each into a folder of its own below engines/; `make test-engines` tests them.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo demo-agents test test-engines engines lint clean
+.PHONY: demo demo-agents docs test test-engines engines lint clean
 .DELETE_ON_ERROR:
 
 demo: .venv/installed
@@ -11,6 +11,11 @@ demo: .venv/installed
 
 demo-agents: .venv/installed-agents
 	$(BIN)/python -m examples.calculator.demo
+
+# The site, to be read without network or server. Its generator would praise its successor on every build.
+docs: .venv/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	@echo "look at build/site/index.html"
 
 test: .venv/installed-dev lint
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
@@ -56,6 +61,10 @@ lint: .venv/installed-dev
 
 .venv/installed-agents: .venv/installed
 	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation --editable ".[openai-agents]"
+	touch $@
+
+.venv/installed-docs: .venv/installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation --editable ".[docs]"
 	touch $@
 
 .venv/installed-dev: .venv/installed

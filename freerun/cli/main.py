@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -25,6 +26,22 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(bench, name="bench")
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"freerun {metadata.version('freerun')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Say which version this is.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """What may stand before a command."""
+
 
 ConfigFile = Annotated[Path, typer.Argument(help="The run's YAML file, or a preset's name.", show_default=False)]
 Overrides = Annotated[

@@ -62,42 +62,52 @@ class RunFolder:
 
     @property
     def config(self) -> Path:
+        """Every value of the configuration, and where each came from."""
         return self.path / "config.yaml"
 
     @property
     def metrics(self) -> Path:
+        """A line for each step, with all its figures."""
         return self.path / "metrics.jsonl"
 
     @property
     def evals(self) -> Path:
+        """A line for each evaluation."""
         return self.path / "evals.jsonl"
 
     @property
     def samples(self) -> Path:
+        """Every sample, token by token, in SQLite: `freerun samples` prints them, `freerun watch` shows them."""
         return self.path / "run.db"
 
     @property
     def status(self) -> Path:
+        """What every process is doing now, with a sign of life; and how the run ended."""
         return self.path / "status.json"
 
     @property
     def notes(self) -> Path:
+        """What you should read: warnings, each with its likely cause."""
         return self.path / "notes.jsonl"
 
     @property
     def timeline(self) -> Path:
+        """Who did what when; open it at ui.perfetto.dev."""
         return self.path / "timeline.json"
 
     @property
     def report(self) -> Path:
+        """The page to look at."""
         return self.path / "report.html"
 
     @property
     def checkpoints(self) -> Path:
+        """`last`, an ordinary Hugging Face folder; `step-N`, to resume from."""
         return self.path / "checkpoints"
 
     @property
     def logs(self) -> Path:
+        """What the run's processes printed."""
         return self.path / "logs"
 
 
