@@ -81,8 +81,10 @@ HOMES = {
         *("engines/server/app.py", "engines/server/replies.py", "engines/server/routes.py"),
         *("engines/server/middleware.py", "engines/embedded/server.py", "engines/embedded/openapi.py"),
         *("engines/embedded/serving/routes.py", "engines/embedded/serving/service.py"),
+        "observe/web/server.py",
     },
     "uvicorn": {
+        "commands/watch.py",
         *("engines/server/app.py", "engines/embedded/server.py", "engines/external/serve.py"),
         "rollouts/gateway/server.py",
     },

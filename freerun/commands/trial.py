@@ -31,7 +31,7 @@ from freerun.rollouts.agents.load import check_imports
 from freerun.rollouts.config import SINGLE_TURN
 from freerun.rollouts.load import load_own
 from freerun.run.begin import in_words, taken
-from freerun.run.guests import load_guests
+from freerun.run.guests import Guests, load_guests
 from freerun.run.prepare import Prepared, check_batch, check_launcher, load_agent
 
 T = TypeVar("T")
@@ -77,7 +77,7 @@ async def try_run(config: RunConfig, origins: Origins, supervised: bool = False)
     trial.attempt(lambda: check_launcher(config))
     judges = not supervised or config.sft.until is not None
     own = trial.attempt(lambda: load_own(config.rollout)) if judges else None
-    guests = (trial.attempt(lambda: load_guests(config.observers)) or []) if not supervised else []
+    guests = trial.attempt(lambda: load_guests(config.observers)) or Guests()
     model = try_model(trial)
     tasks, held_out, agent = await _try_tasks(trial, model.tokenizer)
     if judges:

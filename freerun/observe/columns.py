@@ -63,7 +63,8 @@ class StepColumns:
     def column(self, name: str, start: int = 0, end: int | None = None) -> Floats:
         """A figure of all steps, or of those from index `start` to `end`; NaN where it is not known."""
         if name in _DERIVED:
-            return _DERIVED[name](self, start, end)
+            derived: Floats = _DERIVED[name](self, start, end)
+            return derived
         if name not in self._columns:
             return np.full(len(self.steps[start:end]), math.nan)
         return np.array(self._columns[name][start:end], np.float64)
@@ -104,11 +105,12 @@ def reduced(name: str, values: Floats, each: int) -> Floats:
         return np.array([*parts[:-1, -1], values[-1]])
     if name.endswith("_max"):
         return np.asarray(np.fmax.reduce(parts, axis=1))
-    sums = np.nansum(parts, axis=1)
+    sums: Floats = np.nansum(parts, axis=1)
     if name.startswith("staleness_histogram/"):
         return sums
     with np.errstate(invalid="ignore"):
-        return sums / np.sum(~np.isnan(parts), axis=1)
+        means: Floats = sums / np.sum(~np.isnan(parts), axis=1)
+    return means
 
 
 def _flat(values: dict[str, Any], prefix: str) -> Iterator[tuple[str, float]]:

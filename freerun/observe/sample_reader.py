@@ -222,7 +222,9 @@ def _row(values: list[Any], text: str, conversation: bytes | None, needle: str, 
     at = folded(text).find(folded(needle)) if needle else -1
     start = max(at - EXCERPT_BEFORE, 0) if at >= 0 else 0
     match = (at - start, min(at - start + len(needle), EXCERPT)) if at >= 0 else None
-    return SampleRow(*values[:11], bool(values[11]), *values[12:], text[start : start + EXCERPT], match, prompt)
+    excerpt = text[start : start + EXCERPT]
+    columns: list[Any] = [*values[:11], bool(values[11]), *values[12:], excerpt, match, prompt]
+    return SampleRow(*columns)
 
 
 def _record(row: dict[str, Any], words: dict[int, str]) -> SampleRecord:

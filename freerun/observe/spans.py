@@ -178,7 +178,8 @@ def common_s(a: tuple[Floats, Floats], b: tuple[Floats, Floats]) -> float:
 
     def inside(of: tuple[Floats, Floats]) -> NDArray[np.bool_]:
         at = np.searchsorted(of[0], middles, side="right") - 1
-        return (at >= 0) & (middles < of[1][np.maximum(at, 0)])
+        found: NDArray[np.bool_] = (at >= 0) & (middles < of[1][np.maximum(at, 0)])
+        return found
 
     return float(np.sum(np.diff(edges)[inside(a) & inside(b)]))
 

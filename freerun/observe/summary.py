@@ -72,7 +72,7 @@ class Summary:
 def summarise(columns: StepColumns, spans: SpanIndex, last_eval_s: float = 0.0) -> Summary:
     """`last_eval_s` is when the last evaluation ended."""
     wall_s, tokens = columns.total("step_s"), columns.total("tokens_trained")
-    counted = {int(age): int(sum_of(counts)) for age, counts in columns.family("staleness_histogram/").items()}
+    counted = {int(age): int(sum_of(counts.tolist())) for age, counts in columns.family("staleness_histogram/").items()}
     histogram = dict(sorted((age, count) for age, count in counted.items() if count))
     reward = trend(columns.column("reward_mean_all").tolist())
     window = reward.window if reward and reward.window else 1

@@ -4,6 +4,7 @@ what models wrote is text there."""
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -16,29 +17,30 @@ from tests.observe.test_report import HOSTILE
 from tests.observe.test_watch import write_run
 from tests.observe.watching import watching
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 if CHROMIUM is None:
     pytest.skip("needs Chromium: apt-get install chromium", allow_module_level=True)
-Page, expect = sync_api.Page, sync_api.expect
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[sync_api.Browser]:
-    with sync_api.sync_playwright() as playwright:
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
         browser.close()
 
 
 @pytest.fixture
-def page(browser: sync_api.Browser) -> Iterator[sync_api.Page]:
+def page(browser: Browser) -> Iterator[Page]:
     """A page on which no script may fail."""
     page = browser.new_page(viewport={"width": 1400, "height": 900})
     page.set_default_timeout(15_000)
     failures: list[str] = []
     page.on("pageerror", lambda error: failures.append(str(error)))
-    page.on("dialog", lambda dialog: (failures.append("a dialog opened"), dialog.dismiss()))
+    page.on("dialog", lambda dialog: failures.append(dialog.message))
     yield page
     page.close()
     assert failures == []
@@ -75,7 +77,7 @@ def address(runs: Path) -> Iterator[str]:
         yield address
 
 
-def test_the_page_follows_a_live_run(page: sync_api.Page, tmp_path: Path) -> None:
+def test_the_page_follows_a_live_run(page: Page, tmp_path: Path) -> None:
     run = start(tmp_path)
     try:
         with watching(tmp_path / "runs") as address:
@@ -93,7 +95,7 @@ def test_the_page_follows_a_live_run(page: sync_api.Page, tmp_path: Path) -> Non
         run.kill()
 
 
-def test_a_sample_is_found_by_its_text_and_read_token_by_token(page: sync_api.Page, address: str) -> None:
+def test_a_sample_is_found_by_its_text_and_read_token_by_token(page: Page, address: str) -> None:
     page.goto(f"{address}#/run/first")
     page.locator("#samples").scroll_into_view_if_needed()
     expect(page.locator(".count")).to_have_text("300 samples")
@@ -112,7 +114,7 @@ def test_a_sample_is_found_by_its_text_and_read_token_by_token(page: sync_api.Pa
     expect(page.locator(".history")).to_contain_text("Task task-299 over the run: 1 answer")
 
 
-def test_a_curve_is_zoomed_by_dragging_and_by_keys(page: sync_api.Page, address: str) -> None:
+def test_a_curve_is_zoomed_by_dragging_and_by_keys(page: Page, address: str) -> None:
     page.goto(f"{address}#/run/first")
     chart = page.locator('[data-chart="reward_mean_all"] .u-over')
     box = chart.bounding_box()
@@ -138,7 +140,7 @@ def test_a_curve_is_zoomed_by_dragging_and_by_keys(page: sync_api.Page, address:
     expect(page.locator("#tip")).to_contain_text("all judged answers")
 
 
-def test_the_timeline_is_moved_through_the_whole_run(page: sync_api.Page, address: str) -> None:
+def test_the_timeline_is_moved_through_the_whole_run(page: Page, address: str) -> None:
     page.goto(f"{address}#/run/first")
     rows = page.locator(".lanes")
     rows.scroll_into_view_if_needed()
@@ -151,7 +153,7 @@ def test_the_timeline_is_moved_through_the_whole_run(page: sync_api.Page, addres
     expect(rows).to_contain_text("step 2")
 
 
-def test_runs_stand_side_by_side_with_their_differences(page: sync_api.Page, address: str) -> None:
+def test_runs_stand_side_by_side_with_their_differences(page: Page, address: str) -> None:
     page.goto(address)
     page.get_by_label("Compare first").check()
     page.get_by_label("Compare second").check()
@@ -165,7 +167,7 @@ def test_runs_stand_side_by_side_with_their_differences(page: sync_api.Page, add
 
 
 @pytest.mark.parametrize("live", [True, False])
-def test_what_models_write_is_text(page: sync_api.Page, address: str, runs: Path, live: bool) -> None:
+def test_what_models_write_is_text(page: Page, address: str, runs: Path, live: bool) -> None:
     report = write_report(RunFolder(runs / "hostile"))
     page.goto(f"{address}#/run/hostile" if live else report.as_uri())
     page.locator("#samples").scroll_into_view_if_needed()
@@ -180,7 +182,7 @@ def test_what_models_write_is_text(page: sync_api.Page, address: str, runs: Path
     assert page.locator("main script").count() == 0
 
 
-def test_the_report_is_the_same_page_without_a_server(page: sync_api.Page, runs: Path) -> None:
+def test_the_report_is_the_same_page_without_a_server(page: Page, runs: Path) -> None:
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     report = write_report(RunFolder(runs / "first"))
@@ -199,14 +201,12 @@ def test_the_report_is_the_same_page_without_a_server(page: sync_api.Page, runs:
     ("place", "said"),
     [("#/run/none", "there is no run 'none'"), ("#/compare/first,none", "there is no run 'none'")],
 )
-def test_a_run_that_is_not_there_is_a_message_on_the_page(
-    page: sync_api.Page, address: str, place: str, said: str
-) -> None:
+def test_a_run_that_is_not_there_is_a_message_on_the_page(page: Page, address: str, place: str, said: str) -> None:
     page.goto(address + place)
     expect(page.get_by_role("alert")).to_contain_text(said)
 
 
-def test_damaged_lines_and_a_run_being_deleted_are_messages_on_the_page(page: sync_api.Page, tmp_path: Path) -> None:
+def test_damaged_lines_and_a_run_being_deleted_are_messages_on_the_page(page: Page, tmp_path: Path) -> None:
     folder = write_run(tmp_path, "old")
     with folder.metrics.open("ab") as file:
         file.write(b"{broken\n")
@@ -221,7 +221,9 @@ def test_damaged_lines_and_a_run_being_deleted_are_messages_on_the_page(page: sy
 
 @pytest.mark.parametrize("width", [400, 1400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_is_wider_than_the_screen(browser: sync_api.Browser, address: str, width: int, scheme: str) -> None:
+def test_nothing_is_wider_than_the_screen(
+    browser: Browser, address: str, width: int, scheme: Literal["light", "dark"]
+) -> None:
     page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
     page.goto(f"{address}#/run/first")
     expect(page.locator("canvas").first).to_be_visible()

@@ -81,7 +81,7 @@ def test_time_in_common_agrees_with_counting_moments(path: Path) -> None:
     a, b = (busy([track for track in index.tracks.values() if track.process == name]) for name in ("a", "b"))
     moments = np.arange(0, 70, 0.5) + 0.25
 
-    def inside(of: tuple[np.ndarray, np.ndarray]) -> np.ndarray:  # type: ignore[type-arg]
+    def inside(of: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
         return np.array([any(s < m < e for s, e in zip(*of, strict=True)) for m in moments])
 
     assert seconds(a) == pytest.approx(0.5 * inside(a).sum())

@@ -49,7 +49,8 @@ def test_overlap_counts_moments_when_any_engine_and_the_trainer_are_busy(path: P
         )
     )
     assert found is not None
-    assert (found.wall_s, found.both_s) == (10, pytest.approx(4))
+    assert found.wall_s == 10
+    assert found.both_s == pytest.approx(4)
     assert found.share == pytest.approx(0.4)
     assert found.engine_s == pytest.approx(5.5)  # (7 + 4) / 2
     assert found.trainer_s == pytest.approx(6.0)

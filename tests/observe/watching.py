@@ -13,8 +13,8 @@ def watching(runs: Path, *options: str) -> Iterator[str]:
     """The address that it prints, as long as the block lasts. It must end by SIGINT within five seconds."""
     words = [sys.executable, "-m", "freerun.cli.main", "watch", str(runs), "--port", "0", *options]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    assert process.stdout
     try:
-        assert process.stdout
         said = process.stdout.readline()
         yield next(word for word in said.split() if word.startswith("http"))
     finally:

@@ -9,7 +9,7 @@ import re
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, cast, get_args, get_origin
 
 import typer
 from pydantic import BaseModel
@@ -169,14 +169,14 @@ def commands_page() -> str:
 
 def commands() -> Iterator[tuple[str, Command]]:
     """Every command by what one types."""
-    yield from _inside("freerun", typer.main.get_command(app))
+    yield from _inside("freerun", cast(Command, typer.main.get_command(app)))
 
 
 def _inside(path: str, command: Command) -> Iterator[tuple[str, Command]]:
     yield path, command
     if isinstance(command, TyperGroup):
         for name, inner in command.commands.items():
-            yield from _inside(f"{path} {name}", inner)
+            yield from _inside(f"{path} {name}", cast(Command, inner))
 
 
 def _command(path: str, command: Command) -> str:
@@ -184,9 +184,10 @@ def _command(path: str, command: Command) -> str:
     arguments = [parameter for parameter in shown if isinstance(parameter, TyperArgument)]
     options = [parameter for parameter in shown if isinstance(parameter, TyperOption)]
     usage = " ".join([path, *(["COMMAND"] if isinstance(command, TyperGroup) else []), *map(_argument, arguments)])
+    listed: list[Parameter] = [*arguments, *options]
     rows = [
         f"| `{_names(command, parameter)}` | {_cell(parameter.help or '')} | {_default(parameter)} |"
-        for parameter in [*arguments, *options]
+        for parameter in listed
     ]
     table = "\n| | | default |\n|---|---|---|\n" + "\n".join(rows) + "\n" if rows else ""
     level = "##" if path.count(" ") < 2 else "###"

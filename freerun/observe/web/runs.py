@@ -41,7 +41,8 @@ class Runs:
         if (name not in self._views and (self.only or name) != name) or not self._there(name):
             raise DataError(f"there is no run {name!r:.100} in {self.root}")
         with self._lock:
-            view, lock = self._views.pop(name, None) or (RunView(RunFolder(self.root / name)), threading.Lock())
+            known = self._views.pop(name) if name in self._views else None
+            view, lock = known or (RunView(RunFolder(self.root / name)), threading.Lock())
             self._views[name] = view, lock
             while len(self._views) > KEPT_VIEWS:
                 self._views.pop(next(iter(self._views)))

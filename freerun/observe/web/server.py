@@ -128,7 +128,8 @@ def list_runs(runs: Runs) -> dict[str, Any]:
 
 async def _events(runs: Runs, request: Request, ending: asyncio.Event) -> AsyncIterator[bytes]:
     """Whenever the run that is asked for, or any where none is, has moved on: its step, its state, what it does."""
-    wanted, told = request.query_params.get("run"), {}
+    wanted = request.query_params.get("run")
+    told: dict[str, Any] = {}
 
     def look() -> dict[str, Any]:
         found: dict[str, Any] = {}
