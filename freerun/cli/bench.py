@@ -328,3 +328,15 @@ def bench_sessions(
 
     work = Work(sessions, at_once, agent_s, deadline_s, trivial)
     run_to_end(bench_sessions(work, json_only), lambda: "stopped")
+
+
+@bench.command("watch")
+def bench_watch(
+    samples: Annotated[int, typer.Option(help="Samples of the run that is looked at.", min=100)] = 1_000_000,
+    steps: Annotated[int, typer.Option(help="Steps of it.", min=10)] = 10_000,
+    repeats: Annotated[int, typer.Option(help="How often a browser is opened.", min=1)] = 3,
+) -> None:
+    """How soon the page of a large run is there, and how soon a filter over its samples is answered, in a browser."""
+    from freerun.bench.watch import bench_watch
+
+    bench_watch(samples, steps, repeats)

@@ -24,7 +24,8 @@ from freerun.config.load import load_config
 def run(command: str) -> str:
     """Type it, see it succeed, and give what it printed. The console script's own function runs it, in this process:
     importing torch for each command would take ten times as long as what most of them do."""
-    printed = io.StringIO()
+    raw = io.BytesIO()
+    printed = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
     with (
         mock.patch.object(sys, "argv", shlex.split(command)),
         redirect_stdout(printed),
@@ -32,8 +33,9 @@ def run(command: str) -> str:
         pytest.raises(SystemExit) as ended,
     ):
         main()
-    assert ended.value.code == 0, f"{command}\n{printed.getvalue()}"
-    return printed.getvalue()
+    said = raw.getvalue().decode()
+    assert ended.value.code == 0, f"{command}\n{said}"
+    return said
 
 
 def parse(command: str) -> None:

@@ -55,6 +55,7 @@ PARSED = {
     "freerun bench controller": _BENCH,
     "freerun bench weights": _BENCH,
     "freerun bench exact": _BENCH,
+    "freerun bench watch": "it needs a browser; tests/bench/test_watch.py runs it where there is one",
     "freerun bench cluster": "it needs root; tests/bench/test_cluster.py runs it where it can",
     "freerun train run.yaml launcher=ray resources.machines=4 resources.gpus=32": "it needs a Ray cluster of 32 GPUs",
     "freerun demo --preset areal-1.5b-math-small": "it takes a minute; tests/commands/test_small.py runs it",
@@ -64,6 +65,8 @@ PARSED = {
 """Its arguments are read as the command reads them, its configuration is loaded, and that is all."""
 
 STARTED = {
+    "freerun watch": "--port 0",
+    "freerun watch --host 0.0.0.0 --port 7420": "--port 0 --host 127.0.0.1",
     "freerun serve models/my-model": "--port 0",
     "freerun serve models/my-model --host 0.0.0.0 --port 9000 --api-key SECRET engine.cache_tokens=200000": "--port 0",
     "freerun serve runs/math/checkpoints/last": "--port 0",
@@ -86,6 +89,7 @@ OTHER_PROGRAMS = {
     "pip install 'freerun[ray]'": "it needs PyPI",
     "python examples/smollm2.py models/smollm2": "it downloads 93 MB; tests/examples/test_smollm2.py runs it",
     "scp -p key two:key": "it needs a second machine",
+    "ssh -L 7420:localhost:7420 my-server": "it needs a second machine",
     "examples/cluster/nodes.sh key one:7411 two three four": "tests/examples/test_cluster.py runs it",
     "sbatch --nodes=4 --gpus-per-node=8 examples/cluster/freerun.sbatch train run.yaml": "it needs Slurm",
     "sbatch --nodes=4 --gpus-per-node=8 examples/cluster/freerun.sbatch doctor --cluster run.yaml": "it needs Slurm",

@@ -82,6 +82,9 @@ def app_of(runs: Runs, token: str | None, ending: asyncio.Event) -> Starlette:
     async def described(_: Request) -> Response:
         return _json(encode({"metrics": METRICS, "sections": SECTIONS}))
 
+    async def health(_: Request) -> Response:
+        return _json(b"{}")
+
     async def page(_: Request) -> Response:
         return Response(assets.live_page(), media_type="text/html", headers=_HEADERS)
 
@@ -94,6 +97,7 @@ def app_of(runs: Runs, token: str | None, ending: asyncio.Event) -> Starlette:
     return Starlette(
         routes=[
             Route("/", page),
+            Route("/health", health),
             Route("/app.js", script),
             Route("/app.css", style),
             Route("/api/metrics", described),
