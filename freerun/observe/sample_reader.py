@@ -142,6 +142,8 @@ class SampleReader:
             except sqlite3.Error as error:
                 self._forget()
                 raise DataError(f"{self._path} cannot be read as a run's samples: {_in_words(error)}") from None
+            except OverflowError:
+                raise DataError("a number that samples are looked for by is too large: give a smaller one") from None
 
     def _connection(self) -> sqlite3.Connection:
         """A file that took the place of the one that was open is opened instead."""
