@@ -228,7 +228,9 @@ def _row(values: list[Any], text: str, conversation: bytes | None, needle: str) 
     at = folded(text).find(folded(needle)) if needle else -1
     start = max(at - EXCERPT_BEFORE, 0) if at >= 0 else 0
     match = (at - start, min(at - start + len(needle), EXCERPT)) if at >= 0 else None
-    return SampleRow(*values[:11], bool(values[11]), *values[12:], text[start : start + EXCERPT], match)
+    known = dict(zip(_ROW, values, strict=True))
+    known |= {"group": known.pop("grp"), "truncated": bool(known["truncated"])}
+    return SampleRow(**known, excerpt=text[start : start + EXCERPT], match=match)
 
 
 def _record(row: dict[str, Any], words: dict[int, str]) -> SampleRecord:

@@ -97,12 +97,14 @@ def find_text(db: sqlite3.Connection, filter: SampleFilter, before_id: int | Non
     them are worth more of it."""
     needle, began_s = folded(filter.text), time.monotonic()
     found = Found([])
+    looked_to = 0
     for ids in _candidates(db, filter, before_id):
-        found.ids += _with_text(db, filter, ids, needle)
         spent_s = time.monotonic() - began_s
-        if len(found.ids) >= most or spent_s > (COUNT_S if len(found.ids) >= page else PAGE_S):
-            found.looked_to, found.exact = ids[-1], False
+        if looked_to and (len(found.ids) >= most or spent_s > (COUNT_S if len(found.ids) >= page else PAGE_S)):
+            found.looked_to, found.exact = looked_to, False
             break
+        found.ids += _with_text(db, filter, ids, needle)
+        looked_to = ids[-1]
     return found
 
 
