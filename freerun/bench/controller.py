@@ -151,7 +151,7 @@ async def measure(form: str, work: Work, scratch: Path, accept: dict[str, Any], 
         tokenizer = _tokenizer(scratch)
         observers, files = Observers(), RunFiles(folder)
         observers.add(StepMeter(observers, files.begun_s))
-        observers.add(KeptSamples(folder.samples, tokenizer, observers, 8.0))
+        observers.add(KeptSamples(folder.samples, tokenizer, observers, gib=0.0))  # a few: this is about the loop
         observers.add(files)
         with closing(observers):
             run = _run(work, engines, trainer, observers, tokenizer)

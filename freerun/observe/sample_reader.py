@@ -137,6 +137,8 @@ class SampleReader:
             except sqlite3.Error as error:
                 self._forget()
                 raise DataError(f"{self._path} cannot be read as a run's samples: {_in_words(error)}") from None
+            except OverflowError:
+                raise DataError("a number that samples are looked for by is too large: give a smaller one") from None
 
     def _connection(self) -> sqlite3.Connection:
         """A file that took the place of the one that was open is opened instead."""
@@ -222,9 +224,9 @@ def _row(values: list[Any], text: str, conversation: bytes | None, needle: str, 
     at = folded(text).find(folded(needle)) if needle else -1
     start = max(at - EXCERPT_BEFORE, 0) if at >= 0 else 0
     match = (at - start, min(at - start + len(needle), EXCERPT)) if at >= 0 else None
-    excerpt = text[start : start + EXCERPT]
-    columns: list[Any] = [*values[:11], bool(values[11]), *values[12:], excerpt, match, prompt]
-    return SampleRow(*columns)
+    known = dict(zip(_ROW, values, strict=True))
+    known |= {"group": known.pop("grp"), "truncated": bool(known["truncated"])}
+    return SampleRow(**known, excerpt=text[start : start + EXCERPT], match=match, prompt=prompt)
 
 
 def _record(row: dict[str, Any], words: dict[int, str]) -> SampleRecord:

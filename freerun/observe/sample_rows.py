@@ -113,8 +113,8 @@ def sampled_places(sample: Sample) -> slice | NDArray[np.bool_]:
     given = [place for place, run in enumerate(runs) if run[0] == NOT_SAMPLED]
     if given == [0] or not given:
         return slice(runs[0][1] if given else 0, None)
-    sampled: NDArray[np.bool_] = sample.versions.by_token() != NOT_SAMPLED
-    return sampled
+    marks: NDArray[np.bool_] = sample.versions.by_token() != NOT_SAMPLED
+    return marks
 
 
 def turns_of(sample: Sample) -> list[TurnRecord]:

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any
 
 from freerun.observe.database import search_text
+from freerun.observe.folder import whole
 
 COUNTED = 10_000
 """So many samples with a text are counted, at most."""
@@ -69,7 +70,7 @@ class SampleFilter:
             "finish = ?": self.finish,
         }
         given = {condition: value for condition, value in wanted.items() if value is not None}
-        return list(given), list(given.values())
+        return list(given), [whole(value) if isinstance(value, str) else value for value in given.values()]
 
 
 @dataclass
@@ -99,12 +100,14 @@ def find_text(db: sqlite3.Connection, filter: SampleFilter, before_id: int | Non
     them are worth more of it."""
     needle, began_s = folded(filter.text), time.monotonic()
     found = Found([])
+    looked_to = 0
     for ids in _candidates(db, filter, before_id):
-        found.ids += _with_text(db, filter, ids, needle)
         spent_s = time.monotonic() - began_s
-        if len(found.ids) >= most or spent_s > (COUNT_S if len(found.ids) >= page else PAGE_S):
-            found.looked_to, found.exact = ids[-1], False
+        if looked_to and (len(found.ids) >= most or spent_s > (COUNT_S if len(found.ids) >= page else PAGE_S)):
+            found.looked_to, found.exact = looked_to, False
             break
+        found.ids += _with_text(db, filter, ids, needle)
+        looked_to = ids[-1]
     return found
 
 
@@ -118,7 +121,8 @@ def _candidates(db: sqlite3.Connection, filter: SampleFilter, before_id: int | N
             return
     needle, last = folded(filter.text), before_id
     if len(filter.text) >= 3:
-        threes = [filter.text[at : at + 3] for at in range(len(filter.text) - 2)]  # the index folds them its own way
+        text = whole(filter.text).replace("\0", " ")  # the index folds it in its own way
+        threes = [text[at : at + 3] for at in range(len(text) - 2)]
         yield from _by_index(db, threes[:: -(-len(threes) // _MOST_THREES)], " AND ", last)
         return
     for ids in islice(_passing(db, filter, last), _SCANNED // _CHUNK):
@@ -139,7 +143,7 @@ def _by_index(db: sqlite3.Connection, threes: list[str], joined: str, before_id:
     """Those in which all, or any, of these threes are."""
     if not threes:
         return
-    quoted = dict.fromkeys('"' + three.replace('"', '""') + '"' for three in threes if "\0" not in three)
+    quoted = dict.fromkeys('"' + three.replace('"', '""') + '"' for three in threes)
     last = (1 << 62) if before_id is None else before_id
     match = db.execute(
         "SELECT rowid FROM search WHERE search MATCH ? AND rowid < ? ORDER BY rowid DESC", (joined.join(quoted), last)
@@ -158,4 +162,4 @@ def _with_text(db: sqlite3.Connection, filter: SampleFilter, ids: list[int], nee
 
 
 def folded(text: str) -> str:
-    return text.replace("\0", " ").lower()
+    return whole(text).replace("\0", " ").lower()

@@ -73,8 +73,7 @@ def test_nothing_overlaps_in_a_lane_and_nothing_is_lost(
     clock = Clock()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "time", clock)
-        tried, ended, spans = lanes(most, gap_s), 0, list[Span]()
-        going: dict[int, Callable[[], object]] = {}
+        tried, going, ended, spans = lanes(most, gap_s), dict[int, Callable[[], None]](), 0, list[Span]()
         for thing, passes_s in steps:
             if thing == 7:
                 spans += tried.take()

@@ -215,6 +215,17 @@ def test_odd_text_breaks_nothing(path: Path) -> None:
         assert row.excerpt[slice(*row.match)] == "the end"
 
 
+def test_odd_filters_break_nothing(path: Path) -> None:
+    write(path, ["one", "half \ud83d"])
+    assert found(path, text="\ud83d") == found(path, text="f \ud83d") == ["half \ufffd"]
+    assert found(path, task="\ud83d") == found(path, reward_min=1e300) == found(path, text="x" * 100_000) == []
+    assert found(path, reward_min=float("nan")) == found(path, text='" OR "') == []
+    with pytest.raises(DataError, match="too large"):
+        found(path, step_min=10**30)
+    with pytest.raises(DataError, match="has no sample 99"):
+        SampleReader(path).one(99)
+
+
 def test_a_run_that_goes_on_forgets_later_steps_and_appends(path: Path) -> None:
     write(path, ["one", "two", "three"], per_step=1)
     with closing(KeptSamples(path, Letters(), Said(), 1.0, last_step=1)) as kept:

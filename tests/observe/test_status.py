@@ -116,7 +116,7 @@ def test_a_killed_run_is_lost(folder: RunFolder, monkeypatch: pytest.MonkeyPatch
     process.wait()
     assert (status_of(folder).state, status_of(folder).pid) == ("starting", process.pid)
     later = time.time() + module.LOST_S + 1
-    monkeypatch.setattr("freerun.observe.status.time.time", lambda: later)
+    monkeypatch.setattr(time, "time", lambda: later)
     assert status_of(folder).state == "lost"
 
 

@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,10 @@ from freerun.models.checkpoint import save_decoder
 from freerun.models.tokenizer import load_tokenizer
 from freerun.observe.folder import RunFolder
 from freerun.observe.records import read_steps
+from freerun.observe.sample_reader import SampleReader
+from freerun.observe.search import SampleFilter
+from freerun.observe.status import read_status
+from freerun.observe.timeline import read_spans
 from freerun.run import training
 from freerun.run.evaluating import evaluate
 from freerun.run.prepare import Prepared, prepare, prepare_eval
@@ -205,6 +209,14 @@ def _check_trouble(folder: RunFolder) -> None:
     assert _without_one(folder)
     assert _noted(folder)
     assert folder.evals.read_text()
+    spans = [span for span in read_spans(folder.timeline) if span.process == "agents"]
+    assert sum(span.args["sessions"] for span in spans) >= sum(_metrics(folder)[-1]["agents"]["sessions"].values())
+    status = read_status(folder.path)
+    assert status
+    assert status.state == "stopped"
+    with closing(SampleReader(folder.samples)) as reader:
+        row = reader.page(SampleFilter(fate="trained")).rows[0]
+        assert any(turn.sampled for turn in reader.one(row.id).turns)
 
 
 def _without_one(folder: RunFolder) -> bool:

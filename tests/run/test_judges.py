@@ -114,6 +114,7 @@ async def test_machines_judge_as_this_one_does_and_lost_ones_lose_nothing(own: s
         assert failed.reward is None
         assert failed.reason is JudgeReason.ERROR
         assert "ValueError: no good" in failed.detail
+        assert sum(span.args["judgements"] for span in service.spans(every=True)) == 2 * (3 + 1)
 
         os.mkfifo(tmp_path / "began")
         began, _ = await pipe_reader(os.open(tmp_path / "began", os.O_RDWR | os.O_NONBLOCK))

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import random
+from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,12 @@ from freerun.engines.embedded.in_process import InProcessEngine
 from freerun.engines.http import HttpEngine
 from freerun.models.checkpoint import load_decoder
 from freerun.models.tiny import make_model
+from freerun.observe.folder import RunFolder
 from freerun.observe.records import read_evals, read_steps
-from freerun.observe.timeline import read_timeline
+from freerun.observe.sample_reader import SampleReader
+from freerun.observe.search import SampleFilter
+from freerun.observe.status import read_status
+from freerun.observe.timeline import read_spans
 from freerun.rollouts.base import trajectories_of
 from freerun.run import training
 from freerun.run.evaluating import evaluate
@@ -75,7 +81,7 @@ async def test_an_asynchronous_run_learns_and_leaves_a_readable_folder(tmp_path:
         assert sum(parts) == pytest.approx(figures["drift"], rel=0.05, abs=1e-9)
         assert figures["mismatched_tokens"] == 0
     assert [e.version for e in read_evals(folder.evals)][-1] == 60
-    assert {event["ph"] for event in read_timeline(folder.timeline)} >= {"X", "M"}
+    _check_watched(folder)
     assert "60 steps" in folder.report.read_text()
     assert "max_staleness: 2  # command line" in folder.config.read_text()
     load_decoder(folder.checkpoints / "last")
@@ -87,6 +93,27 @@ async def test_an_asynchronous_run_learns_and_leaves_a_readable_folder(tmp_path:
     )
     assert again.low - 0.1 < last.pass_at_1 < again.high + 0.1
     assert again.pass_at_k >= again.pass_at_1
+
+
+def _check_watched(folder: RunFolder) -> None:
+    """What a page about the run reads: every sample, every process in the timeline, how it ended."""
+    with closing(SampleReader(folder.samples)) as reader:
+        assert reader.page(SampleFilter(fate="trained")).total == 60 * 64
+        one = reader.one(reader.page(SampleFilter(step_max=1)).rows[0].id)
+        assert (one.step, "".join(one.tokens).startswith(one.text), len(one.logprobs)) == (1, True, len(one.tokens))
+    spans = read_spans(folder.timeline)
+    tracks = {(span.process, span.track) for span in spans}
+    assert {("engine 0", "generate"), ("trainer", "step"), ("trainer", "write"), ("evaluator", "evaluate")} <= tracks
+    assert ("controller", "publish") in tracks
+    judged = [span for span in spans if span.process == "rewards"]
+    assert sum(span.args["judgements"] for span in judged) >= len(judged) > 0
+    for track in tracks - {("controller", "publish")}:
+        of_track = [span for span in spans if (span.process, span.track) == track]
+        assert all(one.end_s <= other.start_s + 1e-3 for one, other in pairwise(of_track)), track
+    status = read_status(folder.path)
+    assert status
+    assert (status.state, status.step, status.version) == ("done", 60, 60)
+    assert {"controller", "engine 0", "trainer", "rewards", "evaluator"} <= status.doing.keys()
 
 
 async def synchronous_training(run: Prepared, steps: int) -> torch.nn.Module:
@@ -168,3 +195,6 @@ async def test_a_process_killed_in_mid_run_ends_the_run_with_that_cause(tmp_path
         processes.Processes.__init__ = original  # type: ignore[method-assign]
     assert all(child.returncode is not None for child in started[0]._children)
     assert (tmp_path / "runs" / "test" / "report.html").is_file()
+    status = read_status(tmp_path / "runs" / "test")
+    assert status
+    assert (status.ended or "").startswith(f"failed: the {victim} process was killed by SIGKILL")
