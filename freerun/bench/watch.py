@@ -123,14 +123,15 @@ def _row(rng: random.Random, place: int, samples: int, steps: int) -> tuple[Any,
 
 def _step(step: int, samples: int) -> StepRecord:
     figures = {"loss": 0.1 / step, "entropy": 1 / (1 + step / 1000), "grad_norm": 1 + step % 7, "lr": 1e-5}
-    return StepRecord(
+    values: dict[str, Any] = {
         **{"step": step, "version": step, "time_s": float(step), "step_s": 1.0, "samples": samples},
         **{"reward_mean": 1 - 100 / (100 + step), "reward_mean_all": 1 - 110 / (110 + step), "tokens_trained": 5000},
         **{"tokens_per_s": 5000.0 + step % 100, "answer_tokens_mean": 50.0, "truncated_share": 0.01 * (step % 3)},
         **{"staleness_mean": 1.2, "staleness_max": 3, "staleness_histogram": {"1": 4000, "3": 1000}, "dropped": {}},
         **{"engine_idle_s": 0.1, "trainer_idle_s": 0.3 + 0.1 * (step % 5), "update_pause_s": 0.003, "running": 64},
         **{"waiting": step % 9, "trainer": figures | {f"figure_{i}": float(step % (i + 2)) for i in range(30)}},
-    )
+    }
+    return StepRecord(**values)
 
 
 @contextmanager

@@ -140,6 +140,15 @@ def test_a_curve_is_zoomed_by_dragging_and_by_keys(page: Page, address: str) -> 
     expect(page.locator("#tip")).to_contain_text("all judged answers")
 
 
+def test_drift_is_shown_as_shares_that_add_up(page: Page, address: str) -> None:
+    page.goto(f"{address}#/run/first")
+    shares = page.locator('[data-chart="drift-shares"]')
+    expect(shares).to_contain_text("0.01 nats")
+    expect(shares.locator("li")).to_have_count(2)
+    expect(shares.locator("li").first).to_contain_text("90% staleness")
+    expect(shares).to_contain_text("The parts add up to 100% of the whole.")
+
+
 def test_the_timeline_is_moved_through_the_whole_run(page: Page, address: str) -> None:
     page.goto(f"{address}#/run/first")
     rows = page.locator(".lanes")

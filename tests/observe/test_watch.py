@@ -25,7 +25,8 @@ def write_run(root: Path, name: str, steps: int = 20, lr: float = 1e-5, samples:
     folder.config.write_text(f"name: {name}\ncontrol: {{max_staleness: 4, steps: 40}}\ntrain: {{lr: {lr:f}}}\n")
     with JsonLines(folder.metrics) as lines:
         for step in range(1, steps + 1):
-            lines.append(a_step(step, reward_mean_all=step / 100))
+            drift = {"drift": 0.01, "drift_staleness": 0.009, "drift_numerics": 0.001, "loss": step / 10}
+            lines.append(a_step(step, reward_mean_all=step / 100, trainer=drift))
     with JsonLines(folder.evals) as lines:
         lines.append(an_eval(10, 0.4))
     with JsonLines(folder.notes) as lines:

@@ -1,7 +1,7 @@
 // Which chart shows what. Names, descriptions and what is healthy come from the source's list of figures.
 
 const PARTS = [["trainer/drift_staleness", "staleness", "train"], ["trainer/drift_cache", "old caches", "update"], ["trainer/drift_cutoffs", "cut-offs", "eval"],
-  ["trainer/drift_numerics", "numerics", "generate"], ["trainer/drift_tokens", "tokens that do not match", "bad"]];
+  ["trainer/drift_numerics", "numerics", "generate"], ["trainer/drift_tokens", "tokens that do not match", "bad"], ["trainer/drift_unexplained", "not explained", "wait"]];
 
 const CHARTS = {
   Learning: [{ names: ["trainer/signal_share"], floor: 0, ceiling: 1 }, { names: ["solved"], floor: 0 }],
@@ -13,7 +13,7 @@ const CHARTS = {
   Drift: [
     { names: PARTS.map(([name]) => name), labels: PARTS.map(([, label]) => label), tints: PARTS.map(([, , tint]) => tint), stack: true, floor: 0, title: "Drift by cause", unit: "nats a token",
       says: "How far the policy that sampled the tokens is from the one being trained, and what each part comes from.",
-      healthy: "Below 0.01, nearly all of it by staleness. Numerics: compare engine.dtype and train.dtype. Old caches: engine.on_update: recompute. Cut-offs: raise rollout.top_p. Tokens that do not match: text is encoded again somewhere." },
+      healthy: "Below 0.01 most of the time, nearly all of it by staleness." },
     { names: ["trainer/effective_samples"], ceiling: 1 }, { names: ["trainer/engine_mismatch"], floor: 0 }, { names: ["trainer/kept_share"], ceiling: 1 },
     { names: ["trainer/behavior_capped_share"], floor: 0 },
   ],
@@ -47,7 +47,7 @@ const TINTS = ["generate", "train", "update", "eval", "bad", "both", "judge", "a
 // What is drawn of a chart's figures now: those that were reported and that vary.
 function seriesOf(chart, columns, metrics) {
   const names = chart.names ?? Object.keys(columns).filter((name) => name.startsWith(chart.family) && !chart.without?.includes(name));
-  return names.filter((name) => columns[name]?.some(known)).map((name) => {
+  return names.filter((name) => columns[name]?.some(chart.stack ? (value) => value > 1e-9 : known)).map((name) => {
     const place = names.indexOf(name), metric = metricOf(metrics, name);
     return { name: chart.labels?.[place] ?? (chart.family ? name.slice(chart.family.length).replaceAll("_", " ") : metric?.title ?? name), key: name, values: columns[name],
       tint: chart.tints?.[place] ?? (chart.names && names.length === 1 ? "train" : TINTS[place % TINTS.length]), format: formatOf(metric?.unit) };
@@ -76,6 +76,18 @@ function figure(chart, state, metrics, extras = {}) {
     draw();
     return true;
   } };
+}
+
+// The parts of drift as shares of the whole, over the last steps, with what to do about each.
+function driftShares(columns, metrics) {
+  const last = (name) => (columns[name] ?? []).slice(-50).filter(known), mean = (values) => values.reduce((a, b) => a + b, 0) / Math.max(values.length, 1);
+  const whole = mean(last("trainer/drift")), parts = PARTS.map(([name, label, tint]) => ({ name, label, tint, nats: mean(last(name)) })).filter(({ nats }) => nats > 0.004 * whole);
+  if (!(whole > 0)) return null;
+  const share = ({ nats }) => nats / whole, sum = parts.reduce((total, part) => total + share(part), 0);
+  return html("figure", { class: "shares", "data-chart": "drift-shares" }, html("figcaption", {}, html("span", { class: "title" }, "What drift comes from"), html("span", { class: "unit" }, "share, in the last steps"), html("b", {}, `${short(whole)} nats`)),
+    html("div", { class: "stack", role: "img", "aria-label": parts.map((part) => `${part.label} ${percent(share(part))}`).join(", ") }, ...parts.map((part) => html("i", { "--c": colour(part.tint), "--w": share(part) }))),
+    html("ul", {}, ...parts.sort((a, b) => b.nats - a.nats).map((part) => html("li", {}, html("i", { "--c": colour(part.tint) }), html("b", {}, percent(share(part))), ` ${part.label}. `, html("span", {}, metricOf(metrics, part.name)?.healthy ?? "")))),
+    html("p", { class: "says" }, `The parts add up to ${percent(sum)} of the whole.`));
 }
 
 const AXES = { step: "step", time: "time_s", tokens: "tokens" };

@@ -134,6 +134,9 @@ async function runPage(host, name) {
       grid.hidden = !any;
       if (title !== "Learning") grid.closest("section").hidden = !any || (title === "Staleness" && !overview.histogram.length);
     }
+    const grid = groups.get("Drift"), shares = driftShares(state.columns, metrics);
+    grid.querySelector(".shares")?.remove();
+    if (shares) grid.prepend(shares);
     drawBars ??= overview.histogram.length ? histogram(bars, () => ({ counts: overview.histogram, bound: overview.bound })) : null;
     drawBars?.();
     const still = Object.values(CHARTS).flat().flatMap((chart) => (opened.supervised && chart.names?.[0] === "trainer/loss" ? [] : seriesOf(chart, state.whole, metrics))).filter((s) => !varies(s.values));
