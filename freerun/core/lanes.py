@@ -30,7 +30,7 @@ class _Lane:
     """Things in the span that may become longer."""
     start_s: float = 0.0
     end_s: float = 0.0
-    """Of that span; without one, `end_s` is the end of the last."""
+    """Belong to that span; without one, `end_s` is the end of the last."""
     args: dict[str, Any] = field(default_factory=dict)
 
 

@@ -29,7 +29,7 @@ from freerun.observe.records import TurnRecord
 from freerun.observe.sample_rows import COLUMNS, Row, searched
 
 SCHEMA = 1
-"""Of the tables below; a file's own is its `user_version`."""
+"""The version of the tables below; a file's own is its `user_version`."""
 _TABLES = """
 CREATE TABLE samples(
   id INTEGER PRIMARY KEY, step INTEGER, version INTEGER, grp INTEGER, task TEXT, member INTEGER, branch INTEGER,

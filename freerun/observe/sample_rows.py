@@ -83,7 +83,7 @@ def _rows(ended: EndedGroup, samples: list[Sample], fate: str, before: list[Logp
 
 
 def _branches(samples: list[Sample]) -> list[tuple[int, int, int]]:
-    """Of each sample: its member, which of its branches it is, and how many there are."""
+    """Gives, for each sample, its member, which of its branches it is, and how many there are."""
     if len({sample.member for sample in samples}) == len(samples) > 1:
         return [(place if sample.member is None else sample.member, 0, 1) for place, sample in enumerate(samples)]
     found = [(0, 0, 1)] * len(samples)

@@ -66,7 +66,7 @@ class Summary:
     agents: AgentRecord | None
     """Counts of the whole run, and means over the last steps; None without agents."""
     loss: Trend | None
-    """Of supervised training, which has no rewards."""
+    """How supervised training went, which has no rewards."""
 
 
 def summarise(columns: StepColumns, spans: SpanIndex, last_eval_s: float = 0.0) -> Summary:

@@ -95,7 +95,7 @@ def can_go_on(folder: RunFolder) -> bool:
 
 
 def newest_step(folder: RunFolder) -> Version:
-    """Of its newest checkpoint; 0 without any."""
+    """The step of its newest checkpoint; 0 without any."""
     return max(CheckpointFolder(folder.checkpoints).finished(), default=0)
 
 

@@ -80,13 +80,13 @@ class BatchTokens:
         return cls(samples, lengths_S, np.repeat(versions, counts), before_T, len(values) <= MOST)
 
     def by_sample(self) -> list[Logprobs]:
-        """Of each sample's sampled tokens."""
+        """One array for each sample: its sampled tokens."""
         sampled_T = self.versions_T != NOT_SAMPLED
         ends_S = np.cumsum([sample.num_sampled for sample in self.samples], dtype=np.int64)
         return np.split(self.before_T[sampled_T], ends_S[:-1])
 
     def compared(self, version: Version, groups_S: NDArray[np.int64] | None) -> Compared:
-        """Of sampled tokens; `groups_S` says which group each sample is of, where caches may be mixed."""
+        """Those of sampled tokens; `groups_S` says which group each sample is of, where caches may be mixed."""
         known_T = np.isfinite(self.before_T) & (self.versions_T != NOT_SAMPLED)
         behavior_T = _joined([sample.behavior_logprobs for sample in self.samples], np.float32)
         mixed_T = np.zeros_like(known_T) if groups_S is None else self._mixed(groups_S)

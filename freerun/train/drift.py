@@ -89,7 +89,7 @@ class Reference:
 
     numerics: Seen = Seen()
     staleness: Seen = Seen()
-    """Of tokens one version old."""
+    """What tokens one version old have."""
     cache: Seen = Seen()
     tokens: Seen = Seen()
     """What tokens that do not match add to the mean of fresh ones. Nobody changes tokens by their age."""
@@ -129,7 +129,7 @@ class _Kind:
 @dataclass(slots=True, frozen=True)
 class TakenApart:
     parts: Mapping[str, float]
-    """Of mean ½ d², by name; together they are all of it."""
+    """Parts of mean ½ d², by name; together they are all of it."""
     mismatched: int
     """Tokens that do not match."""
     reference: Reference

@@ -21,7 +21,7 @@ from freerun.train.packing import Packed
 
 class Scores(NamedTuple):
     logprobs_A: Tensor
-    """Of each trained token."""
+    """One for each trained token."""
     entropy_A: Tensor
     """Where it was sampled."""
     cut_off_P: Tensor | None

@@ -31,7 +31,7 @@ class LoggedSample:
     text: str
     reward: float | None
     staleness: int
-    """Of its oldest token, in versions."""
+    """How old its oldest token was, in versions."""
     finish: str
 
 

@@ -11,7 +11,7 @@ from freerun.observe.loggers.series import PREFIX, info_of, series_of
 _INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
 _EVERY_S = 10.0
 _TIMEOUT_S = 5.0
-"""Of a request. At the end of a run, a collector that does not answer must not take all the time there is."""
+"""How long a request may take. At the end of a run, a collector that does not answer must not take all the time there is."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -23,7 +23,7 @@ class OpenTelemetry(Logger):
     endpoint: str | None = None
     """Such as http://collector:4318/v1/metrics; empty: OTEL_EXPORTER_OTLP_ENDPOINT and its like, or localhost:4318."""
     headers: dict[str, str] = field(default_factory=dict)
-    """Of each request, besides those of OTEL_EXPORTER_OTLP_HEADERS."""
+    """Headers of each request, besides those of OTEL_EXPORTER_OTLP_HEADERS."""
     every_s: float | None = None
     """How often the present figures are sent; empty: OTEL_METRIC_EXPORT_INTERVAL, or 10."""
     attributes: dict[str, str] = field(default_factory=dict)

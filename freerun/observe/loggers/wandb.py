@@ -27,7 +27,7 @@ class Wandb(Logger):
     entity: str | None = None
     """The team; empty: your own."""
     name: str | None = None
-    """Of the run; empty: its folder's."""
+    """The run's name; empty: its folder's."""
     group: str | None = None
     tags: list[str] = field(default_factory=list)
     mode: Literal["online", "offline", "shared"] | None = None
