@@ -11,7 +11,7 @@ from freerun.observe.loggers.series import PREFIX, info_of, series_of
 _INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
 _EVERY_S = 10.0
 _TIMEOUT_S = 5.0
-"""How long a request may take. At the end of a run, a collector that does not answer must not take all the time there is."""
+"""How long a request may take. A collector that does not answer must not take all the time there is at the end."""
 
 
 @dataclass(kw_only=True, eq=False)
