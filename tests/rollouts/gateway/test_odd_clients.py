@@ -24,8 +24,8 @@ HELLO = {"model": "policy", "messages": [user("hello")]}
 
 @pytest.fixture(scope="module", autouse=True)
 def _nobody_elses_clients() -> None:
-    """SDKs of earlier tests leave clients to the garbage collector, which close themselves as they go. In the middle of a
-    body that is nested too deeply there would be no room on the stack for that."""
+    """SDKs of earlier tests leave clients to the garbage collector, which close themselves as they go. In the middle of
+    a body that is nested too deeply there would be no room on the stack for that."""
     gc.collect()
 
 
