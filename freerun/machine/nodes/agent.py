@@ -91,6 +91,8 @@ async def serve(joins: Join, say: Callable[[str], None]) -> None:
                 return
         except LinkLost as lost:
             say(f"lost the controller ({lost}): what ran here has ended; joining again")
+        if (task := asyncio.current_task()) and task.cancelling():  # while it failed: a task group forgets that
+            raise asyncio.CancelledError
         tried_until = time.monotonic() + joins.wait_s
 
 

@@ -8,11 +8,14 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from freerun.core import ConfigError, MachineLost, ProcessDied
+from freerun.machine.nodes import agent
+from freerun.machine.nodes.agent import Join, serve
 from freerun.machine.nodes.cluster import Cluster, NodeHost
 from freerun.machine.nodes.key import KEY, run_key
 from freerun.machine.nodes.messages import LOST_S
@@ -164,3 +167,26 @@ async def test_machines_that_join_at_the_same_time_have_different_names(tmp_path
         assert {host.machine.name for host in hosts} == {"a", "a-2", "a-3"}
         pids = [await (await started(host, "stays", tmp_path)).ready() for host in hosts]
         assert len({pid.split()[0] for pid in pids}) == 3
+
+
+async def test_a_node_that_stays_ends_when_told_to_just_as_a_run_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    ending, release = asyncio.Event(), asyncio.Event()
+
+    async def until_silent(*_: object) -> None:
+        """What else a node does while a run goes on takes a moment to end."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ending.set()
+            await release.wait()
+
+    monkeypatch.setattr(agent, "until_silent", until_silent)
+    async with cluster([]) as opened:
+        joins = Join("127.0.0.1", opened.port, SECRET.encode(), metadata.version("freerun"), "a", None, 20, stays=True)
+        serving = asyncio.create_task(serve(joins, lambda said: None))
+        await opened.joined(1, 20)
+    await asyncio.wait_for(ending.wait(), 20)
+    serving.cancel()
+    release.set()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(serving, 10)
