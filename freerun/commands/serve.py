@@ -2,13 +2,13 @@
 
 import asyncio
 import contextlib
-import ipaddress
 import os
 import sys
 from collections.abc import Sequence
 
 from freerun.config.load import load_section
 from freerun.engines.config import EngineConfig
+from freerun.machine.machines import names_this_machine
 from freerun.models.hub import find_model
 from freerun.models.shape import read_shape
 from freerun.models.weight_files import check_weights
@@ -25,7 +25,7 @@ def serve_model(model: str, overrides: Sequence[str], host: str, port: int, api_
     from freerun.engines.listening import Where
 
     def ready(url: str) -> None:
-        if api_key is None and not _is_loopback(host):
+        if api_key is None and not names_this_machine(host):
             print(f"freerun: whoever reaches {host} can use this model; consider --api-key", file=sys.stderr)
         print(f"freerun: serving {name} at {url}/v1 (Ctrl-C ends it)", flush=True)
 
@@ -37,10 +37,3 @@ def serve_model(model: str, overrides: Sequence[str], host: str, port: int, api_
         os._exit(0)  # threads may be in the middle of a step, or of reading a text, for seconds
 
     asyncio.run(until_told())
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -1,7 +1,6 @@
 """`freerun watch`: the page over all runs of a folder, until Ctrl-C; `freerun report`: one run's page as a file."""
 
 import asyncio
-import ipaddress
 import secrets
 import socket
 from contextlib import suppress
@@ -10,6 +9,7 @@ from pathlib import Path
 import uvicorn
 
 from freerun.core import ConfigError
+from freerun.machine.machines import names_this_machine
 from freerun.observe.folder import RunFolder
 from freerun.observe.report import write_report
 from freerun.observe.web.runs import Runs
@@ -20,13 +20,13 @@ def watch(root: Path, host: str, port: int, token: str | None) -> None:
     """Beyond this machine a token is asked for: the one that is given, or one made up now. It is in the address that is
     printed."""
     runs = Runs(root)
-    if token is None and not _is_loopback(host):
+    if token is None and not names_this_machine(host):
         token = secrets.token_urlsafe(24)
     with _listening(host, port) as listening:
         shown, used = _shown(host), listening.getsockname()[1]
         entered = f"http://{shown}:{used}/" + (f"?token={token}" if token else "")
         print(f"freerun: watching {runs.root / (runs.only or '')} at {entered} (Ctrl-C ends it)", flush=True)
-        if _is_loopback(host):
+        if names_this_machine(host):
             print(f"         from another machine: ssh -L {used}:localhost:{used} THIS_MACHINE, then open it there")
         with suppress(KeyboardInterrupt):
             asyncio.run(_serve(runs, token, listening))
@@ -73,10 +73,3 @@ def _shown(host: str) -> str:
     if host in ("0.0.0.0", "::", ""):
         return socket.gethostname()
     return f"[{host}]" if ":" in host else host
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -1,5 +1,6 @@
 """What a machine offers to a run: its processors, memory and GPUs, and an address at which others reach it."""
 
+import ipaddress
 import socket
 from dataclasses import dataclass, field
 
@@ -9,6 +10,14 @@ from freerun.machine.host import memory_bytes, processors
 LOOPBACK = "127.0.0.1"
 LOCAL = "local"
 """The name of the machine that the controller runs on, where a run uses that."""
+
+
+def names_this_machine(host: str) -> bool:
+    """Whether what listens at that address, or name, can be reached from this machine only."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 @dataclass(frozen=True)
