@@ -2,9 +2,9 @@
 nothing of sockets.
 
 A request opens with its method, its argument in msgpack, how many messages of samples follow, and its number, which
-the reply repeats. Each message of samples is a header in msgpack and one buffer with the tokens, the log-probabilities
-and the loss masks of all its samples. So the controller copies the bytes of one group at a time and has a few of them
-on their way, and the trainer reads the arrays where they arrived.
+the reply repeats. Each message of samples is a header and one buffer with what its samples have by token
+(`core/packed.py`). So the controller copies the bytes of one group at a time and has a few of them on their way, and
+the trainer reads the arrays where they arrived. Texts stay with the controller.
 
 A request whose samples stop coming, because its caller was cancelled, is dropped when the next one opens.
 """
@@ -16,8 +16,9 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from freerun.core import Batch, FinishReason, Group, Sample, Task, TrainerError
-from freerun.core.nouns import Logprobs, Returns, VersionRuns
+from freerun.core import Batch, Group, Sample, Task, TrainerError
+from freerun.core.nouns import Logprobs
+from freerun.core.packed import packed, unpacked
 from freerun.train.protocol import METHODS, BatchHead
 
 AT_ONCE = 4
@@ -25,17 +26,6 @@ AT_ONCE = 4
 _SAMPLES = b"samples"
 _TOGETHER = 64
 """Samples of a message, where they are of no group."""
-
-
-class SamplesHeader(msgspec.Struct, array_like=True):
-    """What is not in the buffer, one of each a sample. Texts stay with the controller."""
-
-    lengths: list[int]
-    finishes: list[FinishReason]
-    rewards: list[float | None]
-    runs: list[tuple[tuple[int, int], ...]]
-    members: list[int | None]
-    returns: list[Returns | None]
 
 
 def encoded(result: Any) -> bytes:
@@ -71,52 +61,15 @@ def in_parts(samples: Sequence[Sample]) -> list[Sequence[Sample]]:
 
 
 def samples_message(samples: Sequence[Sample]) -> list[bytes | memoryview]:
-    lengths = [len(sample.tokens) for sample in samples]
-    header = SamplesHeader(
-        lengths,
-        [sample.finish for sample in samples],
-        [sample.reward for sample in samples],
-        [sample.versions.runs for sample in samples],
-        [sample.member for sample in samples],
-        [sample.returns for sample in samples],
-    )
-    total = sum(lengths)
-    buffer = np.empty(9 * total, np.uint8)
-    if samples:
-        np.concatenate([sample.tokens for sample in samples], out=buffer[: 4 * total].view(np.int32))
-        np.concatenate(
-            [sample.behavior_logprobs for sample in samples], out=buffer[4 * total : 8 * total].view(np.float32)
-        )
-        np.concatenate([sample.loss_mask for sample in samples], out=buffer[8 * total :].view(np.bool_))
-    return [_SAMPLES, msgspec.msgpack.encode(header), buffer.data]
+    return [_SAMPLES, *packed(samples)]
 
 
 def samples_of(header: memoryview, buffer: memoryview) -> list[Sample]:
     """The arrays are views of the buffer."""
-    head = msgspec.msgpack.decode(header, type=SamplesHeader)
-    total = sum(head.lengths)
-    if len(buffer) != 9 * total:
-        raise TrainerError(f"{total} tokens came in {len(buffer)} bytes: there must be nine for each")
-    if not head.lengths:
-        return []
-    ends = np.cumsum(head.lengths)[:-1]
-    by_sample = zip(
-        np.split(np.frombuffer(buffer, np.int32, total), ends),
-        np.split(np.frombuffer(buffer, np.bool_, total, 8 * total), ends),
-        np.split(np.frombuffer(buffer, np.float32, total, 4 * total), ends),
-        map(VersionRuns, head.runs),
-        head.finishes,
-        strict=True,
-    )
-    rewarded = zip(by_sample, head.rewards, head.members, head.returns, strict=True)
-    samples = [
-        Sample(*parts, reward=reward, member=member, returns=returns) for parts, reward, member, returns in rewarded
-    ]
-    if any(len(sample.versions) != len(sample.tokens) for sample in samples):
-        raise TrainerError("a sample came with versions for more or fewer tokens than it has")
-    if any(sample.returns and sum(n for _, n in sample.returns) != len(sample.tokens) for sample in samples):
-        raise TrainerError("a sample came with returns for more or fewer tokens than it has")
-    return samples
+    try:
+        return unpacked(header, buffer)
+    except ValueError as error:
+        raise TrainerError(str(error)) from None
 
 
 class Frame(Protocol):

@@ -1,0 +1,77 @@
+"""Samples as bytes: a header in msgpack and one buffer with the tokens, the log-probabilities and the loss masks of all
+of them, nine bytes a token. What controller and trainer send each other, and what run.db keeps of groups that wait.
+
+Texts and turns are not in it: who needs them keeps them beside it.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from freerun.core.nouns import Returns, Sample
+from freerun.core.task import FinishReason
+from freerun.core.versions import VersionRuns
+
+Buffer = bytes | memoryview
+
+
+class SamplesHeader(msgspec.Struct, array_like=True):
+    """What is not in the buffer, one of each a sample."""
+
+    lengths: list[int]
+    finishes: list[FinishReason]
+    rewards: list[float | None]
+    runs: list[tuple[tuple[int, int], ...]]
+    members: list[int | None]
+    returns: list[Returns | None]
+
+
+def packed(samples: Sequence[Sample]) -> tuple[bytes, memoryview]:
+    """The header and the buffer."""
+    lengths = [len(sample.tokens) for sample in samples]
+    header = SamplesHeader(
+        lengths,
+        [sample.finish for sample in samples],
+        [sample.reward for sample in samples],
+        [sample.versions.runs for sample in samples],
+        [sample.member for sample in samples],
+        [sample.returns for sample in samples],
+    )
+    total = sum(lengths)
+    buffer = np.empty(9 * total, np.uint8)
+    if samples:
+        np.concatenate([sample.tokens for sample in samples], out=buffer[: 4 * total].view(np.int32))
+        np.concatenate(
+            [sample.behavior_logprobs for sample in samples], out=buffer[4 * total : 8 * total].view(np.float32)
+        )
+        np.concatenate([sample.loss_mask for sample in samples], out=buffer[8 * total :].view(np.bool_))
+    return msgspec.msgpack.encode(header), buffer.data
+
+
+def unpacked(header: Buffer, buffer: Buffer) -> list[Sample]:
+    """The arrays are views of the buffer. Raises ValueError for what is not whole (msgspec's errors are such)."""
+    head = msgspec.msgpack.decode(header, type=SamplesHeader)
+    total = sum(head.lengths)
+    if len(buffer) != 9 * total:
+        raise ValueError(f"{total} tokens came in {len(buffer)} bytes: there must be nine for each")
+    if not head.lengths:
+        return []
+    ends = np.cumsum(head.lengths)[:-1]
+    by_sample = zip(
+        np.split(np.frombuffer(buffer, np.int32, total), ends),
+        np.split(np.frombuffer(buffer, np.bool_, total, 8 * total), ends),
+        np.split(np.frombuffer(buffer, np.float32, total, 4 * total), ends),
+        map(VersionRuns, head.runs),
+        head.finishes,
+        strict=True,
+    )
+    rewarded = zip(by_sample, head.rewards, head.members, head.returns, strict=True)
+    samples = [
+        Sample(*parts, reward=reward, member=member, returns=returns) for parts, reward, member, returns in rewarded
+    ]
+    if any(len(sample.versions) != len(sample.tokens) for sample in samples):
+        raise ValueError("a sample came with versions for more or fewer tokens than it has")
+    if any(sample.returns and sum(n for _, n in sample.returns) != len(sample.tokens) for sample in samples):
+        raise ValueError("a sample came with returns for more or fewer tokens than it has")
+    return samples
