@@ -193,8 +193,9 @@ def iter_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def keep_lines(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
-    """Leave those lines only. The file is replaced as a whole, so a kill leaves the old one or the new one."""
-    if not path.exists():
+    """Leave those lines only. The file is replaced as a whole, so a kill leaves the old one or the new one; and not at
+    all where it has no others, for the disk may be full."""
+    if all(wanted(line) for line in iter_lines(path)):
         return
     with writing(path), atomic_file(path) as file:
         file.writelines(encode(line) + b"\n" for line in iter_lines(path) if wanted(line))

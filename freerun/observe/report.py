@@ -5,7 +5,7 @@ timeline as a screen shows it and a part in detail, some of the samples. Works o
 goes on or was killed. Text of samples only ever reaches the page as data and as text nodes, never as markup.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from html import escape
 from pathlib import Path
@@ -47,13 +47,15 @@ def write_report(folder: RunFolder) -> Path:
 
 
 @contextmanager
-def reported(folder: RunFolder) -> Iterator[None]:
-    """The report is written after the block, however that ends; what it failed with comes first."""
+def reported(folder: RunFolder, wanted: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """The report is written after the block, however that ends; what it failed with comes first. Not if it is not
+    `wanted` then: what has not begun leaves the one that is there."""
     try:
         yield
     except BaseException:
-        with suppress(FreerunError):
-            write_report(folder)
+        if wanted():
+            with suppress(FreerunError):
+                write_report(folder)
         raise
     write_report(folder)
 

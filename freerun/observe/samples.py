@@ -29,16 +29,24 @@ GIB = 2**30
 
 
 class KeptSamples(Observer):
-    def __init__(self, path: Path, tokenizer: Decoder, tell: Observer, gib: float, last_step: int = 0) -> None:
-        """Notes are told to `tell`. Samples of later steps than `last_step` go: those steps are done again."""
+    def __init__(
+        self, path: Path, tokenizer: Decoder, tell: Observer, gib: float, last_step: int = 0, begins: bool = True
+    ) -> None:
+        """Notes are told to `tell`. Samples of later steps than `last_step` go: those steps are done again. Unless it
+        `begins` at once, the file is left alone until `begin`."""
         self._tell = tell
         self._writer = SampleWriter(path, tokenizer, gib, last_step)
+        if begins:
+            self.begin()
         self._judged: dict[int, Group] = {}
         """By id: groups that may still be trained on or dropped."""
         self._dropped: list[EndedGroup] = []
         self._batches: dict[int, Batch] = {}
         self._before: dict[int, list[Logprobs]] = {}
         """By step: what it learns from, and the log-probabilities that the trainer had found before it."""
+
+    def begin(self) -> None:
+        self._writer.begin()
 
     def judged(self, group: Group) -> None:
         self._judged[group.id] = group
@@ -96,6 +104,10 @@ class SampleWriter:
         self._waiting_tokens = 0
         self._lock = threading.Lock()
         self._failed = self._said_slow = self._said_full = False
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Open the file."""
         self._thread = threading.Thread(target=self._write, name="samples", daemon=True)
         self._thread.start()
 
@@ -114,6 +126,8 @@ class SampleWriter:
         self._steps.put(ended)
 
     def close(self) -> None:
+        if self._thread is None:
+            return
         self._steps.put(None)
         self._thread.join(CLOSE_S)
         if self._thread.is_alive():

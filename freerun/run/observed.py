@@ -26,17 +26,24 @@ class Observed:
     all: Observers
     meter: StepMeter
     files: RunFiles
+    samples: KeptSamples
     evaluations: "Evaluations"
     tasks: TaskQueue
+
+    def begin(self) -> None:
+        """The run goes on from here: from now on its files are written."""
+        self.files.begin()
+        self.samples.begin()
 
     @classmethod
     def by(
         cls, prepared: Prepared, start: Start, others: Iterable[Observer], guests: Iterable[Observer] = ()
     ) -> "Observed":
-        tasks, files, evaluations = tasks_of(prepared, start.state), RunFiles(start.folder), Evaluations()
+        goes_on_from = None if start.may_write else start.state.version
+        tasks, files, evaluations = tasks_of(prepared, start.state), RunFiles(start.folder, goes_on_from), Evaluations()
         everybody = Observers([], guests)
         gib, last_step = prepared.config.keep_samples_gib, start.state.version
-        samples = KeptSamples(start.folder.samples, prepared.text, everybody, gib, last_step)
+        samples = KeptSamples(start.folder.samples, prepared.text, everybody, gib, last_step, start.may_write)
         meter = StepMeter(
             everybody,
             files.begun_s,
@@ -47,7 +54,7 @@ class Observed:
         )
         for observer in (meter, samples, files, evaluations, *others):
             everybody.add(observer)
-        return cls(everybody, meter, files, evaluations, tasks)
+        return cls(everybody, meter, files, samples, evaluations, tasks)
 
 
 @asynccontextmanager
@@ -74,6 +81,8 @@ async def logging_to(prepared: Prepared, start: Start) -> AsyncIterator[Loggers]
     finally:
         for text in loggers.untold:
             print(f"note: {text}", file=sys.stderr)
+            if not start.may_write:
+                continue
             with JsonLines(start.folder.notes) as notes:
                 notes.append(NoteRecord(*loggers.now, text))
 

@@ -1,9 +1,10 @@
 """Where a run begins: in a new folder at version 0, or in an earlier run's folder at a checkpoint."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 
 from freerun.config.paths import with_whole_paths
 from freerun.config.text import dump
@@ -24,6 +25,7 @@ class Start:
     """What the trainer loads; a new run begins with the model."""
     damaged: dict[Path, str] = field(default_factory=dict)
     """Newer checkpoints that cannot be read, and why."""
+    _has_begun: Event = field(default_factory=Event, compare=False, repr=False)
 
     @property
     def notes(self) -> list[str]:
@@ -39,28 +41,43 @@ class Start:
         kept = Kept.read(self.checkpoint).machines
         return sorted(machines, key=lambda machine: kept.index(machine.name) if machine.name in kept else -1)
 
+    @property
+    def may_write(self) -> bool:
+        """Whether files of the folder may be changed: a new run's at once, an earlier run's when it has `begun`."""
+        return self.checkpoint is None or self._has_begun.is_set()
+
     @contextmanager
     def opened(self) -> Iterator[RunFolder]:
-        """The folder, locked for us, as it was when the checkpoint was made.
-
-        Lines about later steps go, for those steps are done again; so do half-written checkpoints, and what run.db
-        has of those steps, when it is opened. The timeline keeps what happened. The configuration is still the old one:
-        see `begun`.
-        """
+        """The folder, locked for us. An earlier run's stays as it is until it has `begun`: a resume that fails before
+        that adds to its logs, and changes nothing else. Whoever watches sees in status.json that it is starting."""
         with self.folder.locked():
-            checkpoint_folder = CheckpointFolder(self.folder.checkpoints)
-            for path in self.damaged:
-                checkpoint_folder.put_aside(path)
-            checkpoint_folder.remove_unfinished()
-            for file in (self.folder.metrics, self.folder.evals):
-                keep_lines(file, lambda line: (line.get("step") or 0) <= self.state.version)
-            yield self.folder
+            before = self.folder.status.read_bytes() if self.folder.status.is_file() else None
+            try:
+                yield self.folder
+            finally:
+                if not self.may_write:
+                    with suppress(OSError):
+                        _put_back(self.folder.status, before)
 
     def begun(self, prepared: Prepared) -> None:
-        """The checkpoint is loaded and every process is up: from now on the run has this configuration. A resume that
-        fails earlier leaves the previous one, with which the run can still be resumed."""
-        if self.checkpoint:
-            write_config(self.folder, prepared)
+        """The checkpoint is loaded and every process is up: from now on the folder is as it was when the checkpoint was
+        made, and the run has this configuration.
+
+        Half-written checkpoints go, first, for they may be what fills the disk; so do lines about later steps, which
+        are done again, and what run.db has of them, when it is opened. The timeline keeps what happened.
+        """
+        if self.may_write:
+            return
+        checkpoint_folder = CheckpointFolder(self.folder.checkpoints)
+        with writing(self.folder.checkpoints):
+            checkpoint_folder.remove_unfinished()
+        for file in (self.folder.metrics, self.folder.evals):
+            keep_lines(file, lambda line: (line.get("step") or 0) <= self.state.version)
+        write_config(self.folder, prepared)
+        with writing(self.folder.checkpoints):
+            for path in self.damaged:
+                checkpoint_folder.put_aside(path)
+        self._has_begun.set()
 
 
 def create_folder(prepared: Prepared) -> RunFolder:
@@ -74,3 +91,10 @@ def write_config(folder: RunFolder, prepared: Prepared) -> None:
     """A run without this file cannot be resumed, so it is never half written."""
     with writing(folder.config):
         write_atomically(folder.config, dump(with_whole_paths(prepared.config), prepared.origins))
+
+
+def _put_back(file: Path, content: bytes | None) -> None:
+    if content is None:
+        file.unlink(missing_ok=True)
+    else:
+        write_atomically(file, content)

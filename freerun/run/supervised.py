@@ -53,11 +53,14 @@ async def _sft(prepared: Prepared, observers: Iterable[Observer], start: Start) 
 
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(start.opened())
-        stack.enter_context(reported(folder))
+        stack.enter_context(reported(folder, lambda: start.may_write))
         status = stack.enter_context(StatusFile(folder, start.state.version).kept())
         loggers = await stack.enter_async_context(logging_to(prepared, start))
-        files, everybody = RunFiles(folder), Observers([], [*prepared.guests.observers, loggers])
-        samples = KeptSamples(folder.samples, prepared.text, everybody, _FEW_SAMPLES, start.state.version)
+        goes_on_from = None if start.may_write else start.state.version
+        files, everybody = RunFiles(folder, goes_on_from), Observers([], [*prepared.guests.observers, loggers])
+        samples = KeptSamples(
+            folder.samples, prepared.text, everybody, _FEW_SAMPLES, start.state.version, start.may_write
+        )
         for observer in (StepMeter(everybody, files.begun_s), samples, files, status, *observers):
             everybody.add(observer)
         with closing(everybody):
@@ -69,7 +72,10 @@ async def _sft(prepared: Prepared, observers: Iterable[Observer], start: Start) 
                 run_processes(hosts, prepared, folder, await plan_on(hosts), start.checkpoint) as running,
             ):
                 trainer, begins = running.trainer, start.state.version
-                start.begun(prepared)
+                if not start.may_write:
+                    start.begun(prepared)
+                    files.begin()
+                    samples.begin()
                 patience_s = config.control.patience_s
                 every, keep = config.train.save_every, config.train.keep
                 checkpointer = Checkpointer(trainer, folder, every, everybody, patience_s, keep)

@@ -92,7 +92,7 @@ async def _train_on(hosts: Hosts, prepared: Prepared, start: Start, guests: Iter
     start = replace(start, state=replace(start.state, model=prepared.identity))
     with (
         start.opened() as folder,
-        reported(folder),
+        reported(folder, lambda: start.may_write),
         StatusFile(folder, start.state.version).kept() as status,
     ):
         live = view(folder.name, config.control.steps, config.control.max_staleness)
@@ -145,7 +145,9 @@ async def _train(run: Run, running: RunProcesses, start: Start, observed: Observ
     for given in running.kept.given:
         await check_model(given, trainer)
     await run.begin(latest)
-    start.begun(running.prepared)
+    if not start.may_write:
+        start.begun(running.prepared)
+        observed.begin()
     beside = None
     if evaluator := evaluator_of(running):
         beside = EvaluateBeside(evaluator, config.evaluate.every, everybody)

@@ -202,12 +202,13 @@ def test_a_folder_is_put_back_to_its_checkpoint_and_is_ours_alone(tmp_path: Path
     again, start = resume(folder.path, ["control.steps=20"])
     assert start == Start(folder, state, folder.checkpoints / "step-2")
     with start.opened():
-        assert [record.step for record in read_steps(folder.metrics)] == [1, 2]
-        assert [record.step for record in read_evals(folder.evals)] == [0]
+        assert [record.step for record in read_steps(folder.metrics)] == [1, 2, 3], "it has not begun"
         with pytest.raises(ConfigError, match="is in use: its run is still going"), start.opened():
             pass
-        assert load_run(folder)[0].control.steps == 9, "it has not begun"
+        assert load_run(folder)[0].control.steps == 9
         start.begun(again)
+        assert [record.step for record in read_steps(folder.metrics)] == [1, 2]
+        assert [record.step for record in read_evals(folder.evals)] == [0]
     config, origins = load_run(folder)
     assert config.control.steps == 20
     assert origins == run.origins, "where values came from is not lost"
