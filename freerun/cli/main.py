@@ -298,6 +298,19 @@ def watch(
 
 
 @app.command()
+def audit(
+    folder: Annotated[Path, typer.Argument(help="The run's folder.", show_default=False, metavar="RUN_FOLDER")],
+) -> None:
+    """Prove from run.db that every task was trained on once or dropped for a reason, whatever befell the run."""
+    from freerun.commands.audit import audit_run
+
+    audited = audit_run(folder)
+    print("\n".join(audited.lines))
+    if not audited.is_clean:
+        raise typer.Exit(1)
+
+
+@app.command()
 def report(
     folder: Annotated[Path, typer.Argument(help="The run's folder.", show_default=False, metavar="RUN_FOLDER")],
 ) -> None:

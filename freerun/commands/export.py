@@ -23,6 +23,7 @@ def export(source: Path, out: Path, note: Callable[[str], None] = print) -> Path
     folder = RunFolder(source if version_of(source) is None else source.resolve().parent.parent)
     config, _ = load_run(folder)
     found = newest_checkpoint(folder) if version_of(source) is None else only(source)
+    assert found.checkpoint is not None, "newest_checkpoint finds one or fails"
     for path, why in found.damaged.items():
         note(f"{path} is damaged ({why}); {found.checkpoint.name} is the newest that is whole")
     refuse_to_write_over(out)

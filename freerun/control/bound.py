@@ -34,6 +34,17 @@ class Selection:
     masked_tokens: int = 0
 
 
+def in_time(groups: Iterable[Group], version: Version, max_staleness: int, count: int) -> list[Group]:
+    """Those that can all be trained on before they are too old, from the step at `version` on, `count` of them a step,
+    oldest first: for groups that an earlier run left, whose batches may have been larger."""
+    chosen: list[Group] = []
+    for group in sorted(groups, key=lambda group: (group.oldest_version, group.id)):
+        deadline = group.oldest_version + max_staleness
+        if len(chosen) < (deadline - version + 1) * count:
+            chosen.append(group)
+    return chosen
+
+
 class Bound(Protocol):
     max_staleness: int
 

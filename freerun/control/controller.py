@@ -4,7 +4,7 @@ There is one loop: synchronous training is `max_staleness: 0`, and conversations
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from freerun.control.lookahead import LookaheadLimit
 from freerun.control.task_queue import TaskQueue
 from freerun.control.waiting import FAILING_S, LAST_STEP_S, background, patiently, unbroken
 from freerun.core import Batch, DropReason, EngineError, EngineLost, FreerunError, Group, Version
+from freerun.core.groups import Position
 from freerun.core.observer import Observer, Observers
 from freerun.core.reports import WeightsHandle
 from freerun.core.state import RunState
@@ -60,6 +61,10 @@ class Run:
     """Samples that can run at once, however many engines there are."""
     engines_may_join: bool = False
     """Whether the run waits when no engine is left, since another one may come, or it ends."""
+    ready: Sequence[tuple[Position, Group]] = ()
+    """Judged groups that the run which this one goes on from has left, and that can still be trained on."""
+    used: Collection[int] = ()
+    """Ids of groups that are not to be given again."""
     version: Version = field(init=False)
     """The trainer's. Engines take it a moment later; `admission` knows theirs."""
     published: "asyncio.Queue[WeightsHandle]" = field(default_factory=asyncio.Queue)
@@ -84,7 +89,7 @@ class Run:
         self.version = self.begins.version
         self.delivered.set()
         config, batch_samples = self.config, self.config.groups_per_step * self.group_size
-        self.book = GroupBook(self.begins.tally, self.begins.next_group)
+        self.book = GroupBook(self.begins.tally, self.begins.next_group, self.used)
         self.book.listeners += [self.tasks.solved.note, self.observer.group]
         self.admission = Admission(
             self.book, batch_samples, config.max_staleness, batch_samples * config.steps, self.version
@@ -145,6 +150,7 @@ async def train(run: Run) -> None:
             background(deliver(run)),
             background(noticed(run, run.fleet.watch())),
         ):
+            found_ready(run)
             for step in range(run.version, run.config.steps):
                 batch, masked_tokens = await next_batch(run, step)
                 if not batch.groups:
@@ -154,6 +160,13 @@ async def train(run: Run) -> None:
     finally:
         for group in run.book.open:
             run.book.drop(group.id, DropReason.RUN_ENDED, run.version)
+
+
+def found_ready(run: Run) -> None:
+    """What an earlier run has left waits for the trainer again."""
+    for position, group in run.ready:
+        run.observer.judged(group)
+        run.book.found_ready(group, position, run.group_size)
 
 
 async def produce(run: Run) -> None:

@@ -16,7 +16,7 @@ Consumes events; produces the state of every open group. `until` waits for a con
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from freerun.core import DropReason, Group, Task, Version
@@ -52,24 +52,38 @@ class OpenGroup:
 
 
 class GroupBook:
-    def __init__(self, tally: Tally | None = None, next_group: int = 0) -> None:
-        """`tally` and `next_group` are those of the run that this one goes on from."""
+    def __init__(self, tally: Tally | None = None, next_group: int = 0, used: Collection[int] = ()) -> None:
+        """`tally` and `next_group` are those of the run that this one goes on from, and so are the ids in `used`, which
+        are not given again."""
         self.listeners: list[Callable[[GroupEvent], None]] = []
         self.submitted = 0
         """Samples that were admitted and not dropped, since this process began."""
         self._open: dict[int, OpenGroup] = {}
         self._count = Counter[Stage]()
         self._ended = TallyCounter(tally)
-        self._next_group = next_group
+        self._next_group, self._used = next_group, set(used)
         self._changed = asyncio.Event()
 
     def deal(self, position: Position, task: Task, samples: int) -> OpenGroup:
         """A task was taken from the data: it becomes the next group."""
+        while self._next_group in self._used:
+            self._used.remove(self._next_group)
+            self._next_group += 1
         dealt = self._open[self._next_group] = OpenGroup(self._next_group, task, position, samples)
         self._next_group += 1
         self._count[Stage.DEALT] += 1
         self._tell(dealt)
         return dealt
+
+    def found_ready(self, group: Group, position: Position, samples: int) -> None:
+        """The run that this one goes on from has left it, judged: it waits for the trainer."""
+        opened = OpenGroup(group.id, group.task, position, samples, Stage.READY, group.admitted_at)
+        opened.group, opened.rewards = group, tuple(group.rewards)
+        self._open[group.id] = opened
+        self._count[Stage.READY] += 1
+        self.submitted += samples
+        self.notify()
+        self._tell(opened)
 
     def admitted(self, group: int, version: Version) -> None:
         opened = self._move(group, Stage.ADMITTED)
@@ -137,7 +151,8 @@ class GroupBook:
     @property
     def next_group(self) -> int:
         """The id of the next group to be admitted: one that was only dealt is dealt again by a resumed run."""
-        return self._next_group - self._count[Stage.DEALT]
+        dealt = (opened.id for opened in self._open.values() if opened.stage is Stage.DEALT)
+        return min(dealt, default=self._next_group)
 
     @property
     def tally(self) -> Tally:

@@ -5,7 +5,7 @@ taken from here is in the book of groups.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from freerun.control.solved import SolvedTasks
 from freerun.core import Task
@@ -14,8 +14,15 @@ from freerun.data.stream import TaskStream
 
 
 class TaskQueue(Iterator[tuple[Position, Task]]):
-    def __init__(self, stream: TaskStream, owed: Iterable[Position] = (), solved: SolvedTasks | None = None) -> None:
-        self._stream = stream
+    def __init__(
+        self,
+        stream: TaskStream,
+        owed: Iterable[Position] = (),
+        solved: SolvedTasks | None = None,
+        rested: Callable[[Position, str], None] = lambda position, task: None,
+    ) -> None:
+        """`rested` is told of each task that sits out a pass, by its position and id."""
+        self._stream, self._rested = stream, rested
         self._owed = deque(owed)
         self.solved = SolvedTasks() if solved is None else solved
 
@@ -27,6 +34,7 @@ class TaskQueue(Iterator[tuple[Position, Task]]):
             position, task = self._stream.position, next(self._stream)
             if not self.solved.sits_out(task.id, position.epoch):
                 return position, task
+            self._rested(position, task.id)
 
     def __len__(self) -> int:
         """Tasks in a pass over the data."""

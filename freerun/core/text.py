@@ -13,6 +13,11 @@ def did_you_mean(name: str, known: Iterable[str], in_full: Callable[[str], str] 
     return f"; did you mean {in_full(near[0])}?" if near else ""
 
 
+def counted(count: int, what: str) -> str:
+    """`1 step`, `2 steps`."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def of_bytes(count: float) -> str:
     """`1.5 GB`."""
     for unit in ("bytes", "kB", "MB", "GB"):

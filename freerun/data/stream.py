@@ -30,11 +30,10 @@ class TaskStream(Iterator[Task]):
         return len(self._tasks)
 
     def __next__(self) -> Task:
-        epoch, index = self._position.epoch, self._position.index
-        if self._epochs is not None and epoch >= self._epochs:
+        if self._epochs is not None and self._position.epoch >= self._epochs:
             raise StopIteration
         task = self.at(self._position)
-        self._position = Position(epoch, index + 1) if index + 1 < len(self._tasks) else Position(epoch + 1)
+        self._position = self.after(self._position)
         return task
 
     @property
@@ -53,6 +52,11 @@ class TaskStream(Iterator[Task]):
             asked = task.extra.get("prompt", task.prompt) or task.extra
             every.update(repr((task.id, asked, task.answer)).encode())
         return every.hexdigest()
+
+    def after(self, position: Position) -> Position:
+        """The position behind that one."""
+        last = position.index + 1 == len(self._tasks)
+        return Position(position.epoch + 1) if last else Position(position.epoch, position.index + 1)
 
     def at(self, position: Position) -> Task:
         """The task at a position, wherever the stream is."""

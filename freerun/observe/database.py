@@ -42,7 +42,7 @@ CREATE TABLE words(token INTEGER PRIMARY KEY, text TEXT);
 CREATE VIRTUAL TABLE search USING fts5(text, content='', tokenize='trigram', detail=none, columnsize=0);
 """
 _BUSY_S = 10.0
-_PAGE_BYTES = 8192
+PAGE_BYTES = 8192
 """A sample of a hundred tokens takes some 2 KB: with pages of 4 KB, an eighth more of the disk would hold nothing."""
 _INSERT = f"INSERT INTO samples(id, {', '.join(COLUMNS)}) VALUES (?, {', '.join('?' * len(COLUMNS))})"
 _TEXT, _TOKENS, _CONVERSATION = (COLUMNS.index(name) for name in ("text", "tokens", "conversation"))
@@ -67,7 +67,7 @@ class SampleDatabase:
             raise
 
     def _open(self) -> None:
-        self._db.execute(f"PRAGMA page_size={_PAGE_BYTES}")
+        self._db.execute(f"PRAGMA page_size={PAGE_BYTES}")
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
         self._db.execute("PRAGMA secure_delete=OFF")
@@ -91,7 +91,7 @@ class SampleDatabase:
 
     def add(self, groups: Iterable[Group], rows: Sequence[Row]) -> None:
         """The samples of a step, and the groups that they belong to, in one transaction."""
-        with _transaction(self._db):
+        with Transaction(self._db):
             numbered = range(self._next, self._next + len(rows))
             self._db.executemany(_INSERT, ((id, *row) for id, row in zip(numbered, rows, strict=True)))
             self._db.executemany(
@@ -120,7 +120,7 @@ class SampleDatabase:
         later = self._db.execute("SELECT id, text, conversation FROM samples WHERE step > ?", (step,)).fetchall()
         if not later:
             return
-        with _transaction(self._db):
+        with Transaction(self._db):
             self._db.executemany(
                 "INSERT INTO search(search, rowid, text) VALUES ('delete', ?, ?)",
                 ((id, search_text(text, conversation) + _END) for id, text, conversation in later),
@@ -171,7 +171,7 @@ def _beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
-class _transaction:
+class Transaction:
     """All that is done inside, or nothing."""
 
     def __init__(self, db: sqlite3.Connection) -> None:

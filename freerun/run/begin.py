@@ -10,7 +10,7 @@ from pathlib import Path
 from freerun.core import ConfigError, FreerunError
 from freerun.observe.folder import RunFolder, iter_lines
 from freerun.run.prepare import Prepared
-from freerun.run.resume import can_go_on, load_run
+from freerun.run.resume import can_go_on, load_run, newest_step
 from freerun.run.start import Start, create_folder
 
 
@@ -77,7 +77,7 @@ def gone_if_nothing_was_done(start: Start, say: Callable[[str], None] = _say) ->
         yield
     except BaseException as error:
         folder = start.folder
-        if start.checkpoint is None and not steps_done(folder) and not can_go_on(folder):
+        if not start.goes_on and not steps_done(folder) and not newest_step(folder):
             is_explained = not isinstance(error, Exception) or (isinstance(error, FreerunError) and error.is_users)
             if is_explained or not _has_logs(folder):
                 shutil.rmtree(folder.path, ignore_errors=True)

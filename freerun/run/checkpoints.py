@@ -69,8 +69,10 @@ class Checkpointer(Observer):
         patience_s: float,
         keep: int,
         delivered: asyncio.Event | None = None,
+        book_written: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self._delivered = delivered
+        """`book_written` returns when all that happened so far is in the book: no checkpoint is ahead of it."""
+        self._delivered, self._book_written = delivered, book_written
         self._trainer = trainer
         self._folder = folder
         self._every = every
@@ -91,6 +93,8 @@ class Checkpointer(Observer):
         state = self._latest
         if state is None:
             return
+        if self._book_written:
+            await self._book_written()
         start_s = time.monotonic()
         what = f"copies version {state.version} for a checkpoint"
         self._observer.doing("trainer", what)

@@ -1,16 +1,19 @@
 """Who observes a run: what measures its steps, its files, the terminal, and whoever else was named."""
 
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 
 from freerun.control.solved import SolvedTasks
 from freerun.control.task_queue import TaskQueue
 from freerun.core import Version
+from freerun.core.groups import Position
 from freerun.core.observer import Observer, Observers
 from freerun.core.reports import Evaluation
 from freerun.core.state import RunState
+from freerun.observe.book import KeptBook
+from freerun.observe.book_tables import Begun
 from freerun.observe.files import RunFiles
 from freerun.observe.folder import JsonLines
 from freerun.observe.loggers.apart import Loggers
@@ -19,6 +22,7 @@ from freerun.observe.records import NoteRecord
 from freerun.observe.samples import KeptSamples
 from freerun.run.prepare import Prepared
 from freerun.run.start import Start
+from freerun.train.checkpoint_folder import CheckpointFolder
 
 
 @dataclass
@@ -27,6 +31,7 @@ class Observed:
     meter: StepMeter
     files: RunFiles
     samples: KeptSamples
+    book: KeptBook
     evaluations: "Evaluations"
     tasks: TaskQueue
 
@@ -40,8 +45,10 @@ class Observed:
         cls, prepared: Prepared, start: Start, others: Iterable[Observer], guests: Iterable[Observer] = ()
     ) -> "Observed":
         goes_on_from = None if start.may_write else start.state.version
-        tasks, files, evaluations = tasks_of(prepared, start.state), RunFiles(start.folder, goes_on_from), Evaluations()
+        files, evaluations = RunFiles(start.folder, goes_on_from), Evaluations()
         everybody = Observers([], guests)
+        book = book_of(prepared, start, everybody)
+        tasks = tasks_of(prepared, start.state, book.rested)
         gib, last_step = prepared.config.keep_samples_gib, start.state.version
         samples = KeptSamples(start.folder.samples, prepared.text, everybody, gib, last_step, start.may_write)
         meter = StepMeter(
@@ -52,9 +59,9 @@ class Observed:
             skip_truncated=prepared.config.train.skip_truncated,
             agents_before=files.steps_before[-1].agents if files.steps_before else None,
         )
-        for observer in (meter, samples, files, evaluations, *others):
+        for observer in (meter, book, samples, files, evaluations, *others):
             everybody.add(observer)
-        return cls(everybody, meter, files, samples, evaluations, tasks)
+        return cls(everybody, meter, files, samples, book, evaluations, tasks)
 
 
 @asynccontextmanager
@@ -97,9 +104,19 @@ class Evaluations(Observer):
         self.found.append(evaluation)
 
 
-def tasks_of(prepared: Prepared, state: RunState) -> TaskQueue:
+def book_of(prepared: Prepared, start: Start, tell: Observer) -> KeptBook:
+    """The book of groups in run.db, from where this run begins."""
+    kept = frozenset(group.id for _, group in start.ready)
+    begun = Begun(start.state.version, start.after, len(prepared.tasks), kept)
+    checkpoints = CheckpointFolder(start.folder.checkpoints)
+    return KeptBook(start.folder.samples, begun, tell, lambda: min(checkpoints.finished(), default=0))
+
+
+def tasks_of(
+    prepared: Prepared, state: RunState, rested: Callable[[Position, str], None] = lambda position, task: None
+) -> TaskQueue:
     """The tasks that are left to ask."""
     config, stream = prepared.config, prepared.stream(prepared.config.control.epochs)
     stream.seek(state.position)
     solved = SolvedTasks(config.control.skip_solved, config.evaluate.pass_reward, state.resting)
-    return TaskQueue(stream, state.owed, solved)
+    return TaskQueue(stream, state.owed, solved, rested)

@@ -1,12 +1,12 @@
 """`freerun resume`: the folder of an earlier run, checked and made ready to continue from its newest complete
-checkpoint.
+checkpoint, and as far beyond it as its book allows (`recovered.py`); without any checkpoint, from its beginning.
 
 Every mistake that the user can have made is found here, before anything is changed or started. The run keeps its
 configuration, save for the overrides, and its data: positions in other data would mean other tasks.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from freerun.config.load import load_dumped
@@ -15,9 +15,11 @@ from freerun.config.tree import RunConfig
 from freerun.control.state import read_state
 from freerun.core import ConfigError, DataError, Version
 from freerun.core.state import RunState
+from freerun.observe.book_reader import BookReader
 from freerun.observe.folder import RunFolder
 from freerun.run.identity import refuse_another_model
 from freerun.run.prepare import Prepared, prepare, prepare_sft
+from freerun.run.recovered import learns_alike, recovered
 from freerun.run.start import Start
 from freerun.train.checkpoint_folder import CONTROL, CheckpointFolder, damage
 
@@ -26,9 +28,10 @@ from freerun.train.checkpoint_folder import CONTROL, CheckpointFolder, damage
 class Found:
     """The newest checkpoint that can be read, and the newer ones that cannot, with what is wrong with each."""
 
-    checkpoint: Path
+    checkpoint: Path | None
+    """None: there is none, and the run goes on from its beginning."""
     state: RunState
-    damaged: dict[Path, str]
+    damaged: dict[Path, str] = field(default_factory=dict)
 
 
 def resume(path: Path, overrides: Sequence[str]) -> tuple[Prepared, Start]:
@@ -36,25 +39,46 @@ def resume(path: Path, overrides: Sequence[str]) -> tuple[Prepared, Start]:
     if kept := [override for override in overrides if override.startswith(("name=", "runs="))]:
         raise ConfigError(f"{kept[0]}: a run that goes on keeps its folder, {path}; leave that out")
     config, origins = load_run(folder, overrides)
-    found = newest_checkpoint(folder)
-    checkpoint, state = found.checkpoint, found.state
-    refuse_if_complete(folder, config, state)
-    prepared = (prepare_sft if state.supervised else prepare)(config, origins)
-    refuse_another_model(checkpoint, state.model, prepared.identity, config.model.path)
-    if state.data != prepared.stream(None).fingerprint:
+    found = where_to_begin(folder)
+    refuse_if_complete(folder, config, found.state)
+    prepared = (prepare_sft if found.state.supervised else prepare)(config, origins)
+    _refuse_others(folder, found, prepared)
+    return prepared, _started(folder, found, prepared, learns_alike(load_run(folder)[0], config))
+
+
+def _refuse_others(folder: RunFolder, found: Found, prepared: Prepared) -> None:
+    """Another model, or other data."""
+    config, there = prepared.config, found.checkpoint or folder.path
+    refuse_another_model(there, found.state.model, prepared.identity, config.model.path)
+    if (found.checkpoint or found.state.data) and found.state.data != prepared.stream(None).fingerprint:
         raise DataError(
-            f"the tasks of {config.data.source}, or their order, have changed since {checkpoint} was made: bring them "
+            f"the tasks of {config.data.source}, or their order, have changed since {there} was made: bring them "
             f"back; or take the model as it is (freerun export {folder.path} MODEL), and begin a new run with it"
         )
-    return prepared, Start(folder, state, checkpoint, found.damaged)
 
 
-def again(start: Start) -> Start:
-    """Where a run whose trainer was lost goes on: at its newest checkpoint; without one, at its beginning."""
-    if not can_go_on(start.folder):
-        return Start(start.folder)
-    found = newest_checkpoint(start.folder)
-    return Start(start.folder, found.state, found.checkpoint, found.damaged)
+def again(start: Start, prepared: Prepared) -> Start:
+    """Where a run whose trainer was lost goes on."""
+    found = where_to_begin(start.folder) if can_go_on(start.folder) else Found(None, RunState())
+    return _started(start.folder, found, prepared, unchanged=True)
+
+
+def _started(folder: RunFolder, found: Found, prepared: Prepared, unchanged: bool) -> Start:
+    """As far beyond the checkpoint as the book allows. Supervised training has no book: it samples nothing."""
+    if found.state.supervised:
+        return Start(folder, found.state, found.checkpoint, found.damaged, goes_on=True)
+    stream = prepared.stream(prepared.config.control.epochs)
+    config, book = prepared.config, BookReader(folder.samples)
+    there = recovered(book, found.state, stream, config.control, config.evaluate.pass_reward, unchanged)
+    return Start(folder, there.state, found.checkpoint, found.damaged, True, there.ready, there.used, there.after)
+
+
+def where_to_begin(folder: RunFolder) -> Found:
+    """At the newest checkpoint; at the beginning where there is none, and the book says that the run has begun."""
+    if not CheckpointFolder(folder.checkpoints).finished() and _has_book(folder):
+        known = list(BookReader(folder.samples).settlements().values())
+        return Found(None, RunState(data=known[-1].state.data, model=known[-1].state.model) if known else RunState())
+    return newest_checkpoint(folder)
 
 
 def load_run(folder: RunFolder, overrides: Sequence[str] = ()) -> tuple[RunConfig, Origins]:
@@ -91,7 +115,14 @@ def refuse_if_complete(folder: RunFolder, config: RunConfig, state: RunState) ->
 
 
 def can_go_on(folder: RunFolder) -> bool:
-    return bool(CheckpointFolder(folder.checkpoints).finished())
+    return bool(CheckpointFolder(folder.checkpoints).finished()) or _has_book(folder)
+
+
+def _has_book(folder: RunFolder) -> bool:
+    try:
+        return bool(BookReader(folder.samples).beginnings())
+    except DataError:
+        return False
 
 
 def newest_step(folder: RunFolder) -> Version:
@@ -104,6 +135,8 @@ def how_to_go_on(folder: RunFolder) -> str:
     if not folder.path.exists():
         return "stopped before the first step: nothing is left of it"
     finished = list(CheckpointFolder(folder.checkpoints).finished())
+    if not finished and _has_book(folder):
+        return f"stopped; go on with: freerun resume {folder.path}"
     if not finished:
         return f"stopped; what was done so far is in {folder.path}"
     return f"stopped; step {finished[-1]} is saved; go on with: freerun resume {folder.path}"

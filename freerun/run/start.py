@@ -8,13 +8,16 @@ from threading import Event
 
 from freerun.config.paths import with_whole_paths
 from freerun.config.text import dump
+from freerun.core import Version
 from freerun.core.files import write_atomically
 from freerun.core.state import RunState
+from freerun.core.text import counted
 from freerun.machine.machines import Machine
 from freerun.observe.folder import RunFolder, keep_lines, writing
 from freerun.observe.status import write_starting
 from freerun.run.prepare import Prepared
-from freerun.train.checkpoint_folder import MACHINES, CheckpointFolder, Kept
+from freerun.run.recovered import ReadyGroup
+from freerun.train.checkpoint_folder import MACHINES, CheckpointFolder, Kept, version_of
 
 
 @dataclass(frozen=True)
@@ -25,13 +28,34 @@ class Start:
     """What the trainer loads; a new run begins with the model."""
     damaged: dict[Path, str] = field(default_factory=dict)
     """Newer checkpoints that cannot be read, and why."""
+    goes_on: bool = False
+    """Whether the folder is an earlier run's."""
+    ready: tuple[ReadyGroup, ...] = ()
+    """Judged groups that the earlier run has left, by its book."""
+    used: frozenset[int] = frozenset()
+    """Ids of its groups that are not to be given again."""
+    after: int = 0
+    """The last event of its book that counts."""
     _has_begun: Event = field(default_factory=Event, compare=False, repr=False)
 
     @property
     def notes(self) -> list[str]:
         aside = "it is kept aside, for you to look at or delete"
         damaged = [f"{path.name} is damaged ({why}): {aside}" for path, why in self.damaged.items()]
-        return damaged + ([f"goes on from {self.checkpoint}"] if self.checkpoint else [])
+        return damaged + ([self._goes_on_from] if self.goes_on else [])
+
+    @property
+    def _goes_on_from(self) -> str:
+        from_there = f"goes on from {self.checkpoint or 'its beginning, for it has no checkpoint'}"
+        again = self.state.version - self.begins
+        steps = f"; {counted(again, 'step')} after it {'is' if again == 1 else 'are'} done again from kept answers"
+        waiting = f"; {counted(len(self.ready), 'group')} that waited for the trainer still wait"
+        return from_there + (steps if again else "") + (waiting if self.ready else "")
+
+    @property
+    def begins(self) -> Version:
+        """The version that the trainer begins with: the checkpoint's. It does the steps from there to `state` again."""
+        return version_of(self.checkpoint) or 0 if self.checkpoint else 0
 
     def placed(self, machines: list[Machine]) -> list[Machine]:
         """The same machines, in an order in which the trainer has those that keep the checkpoint, where not all see it:
@@ -44,7 +68,7 @@ class Start:
     @property
     def may_write(self) -> bool:
         """Whether files of the folder may be changed: a new run's at once, an earlier run's when it has `begun`."""
-        return self.checkpoint is None or self._has_begun.is_set()
+        return not self.goes_on or self._has_begun.is_set()
 
     @contextmanager
     def opened(self) -> Iterator[RunFolder]:

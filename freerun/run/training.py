@@ -16,6 +16,7 @@ from freerun.core.records import StepRecord
 from freerun.core.reports import Evaluation
 from freerun.core.state import RunState
 from freerun.machine.garbage import freeze_heap
+from freerun.observe.book_reader import BookReader
 from freerun.observe.folder import RunFolder
 from freerun.observe.live import view
 from freerun.observe.report import reported
@@ -31,6 +32,7 @@ from freerun.run.given import check_model
 from freerun.run.guests import load_guests
 from freerun.run.hosts import Hosts, hosts_of
 from freerun.run.kept import Joined
+from freerun.run.kept_batches import BookBatches
 from freerun.run.observed import Observed, observing
 from freerun.run.prepare import Prepared
 from freerun.run.resume import again
@@ -71,7 +73,7 @@ async def _train_until_done(prepared: Prepared, start: Start, guests: Iterable[O
             except ProcessDied as died:
                 if not hosts.apart or not waits:
                     raise
-                start = again(start)
+                start = again(start, prepared)
                 lost_at = [version for version in lost_at if version == start.state.version] + [start.state.version]
                 if len(lost_at) > _MOST_LOSSES:
                     raise
@@ -113,12 +115,17 @@ async def _train_observed(hosts: Hosts, prepared: Prepared, start: Start, observ
     observed.all.doing("controller", "starts engine, trainer and reward workers")
     async with run_processes(hosts, prepared, start.folder, plan, start.checkpoint, note) as running:
         rollout = rollout_of(prepared, note, running.agents)
-        run = run_of(prepared, running, start.state, observed, rollout)
+        run = run_of(prepared, running, start.state, observed, rollout, start)
         await _train(run, running, start, observed)
 
 
 def run_of(
-    prepared: Prepared, running: RunProcesses, begins: RunState, observed: Observed, rollout: GroupRollout
+    prepared: Prepared,
+    running: RunProcesses,
+    begins: RunState,
+    observed: Observed,
+    rollout: GroupRollout,
+    start: Start | None = None,
 ) -> Run:
     config = prepared.config
     return Run(
@@ -135,19 +142,29 @@ def run_of(
         max_running=config.engine.max_running,
         max_sessions=config.rollout.max_sessions if running.agents else 10**9,
         begins=begins,
+        ready=start.ready if start else (),
+        used=start.used if start else (),
     )
 
 
 async def _train(run: Run, running: RunProcesses, start: Start, observed: Observed) -> None:
     """The loop with what goes on beside it: engines watched, versions evaluated, checkpoints kept."""
     config, trainer, everybody = running.prepared.config, running.trainer, observed.all
-    latest = await trainer.publish()
+    batches = BookBatches(observed.book, BookReader(start.folder.samples), config.control)
+    latest = None
+    for version in range(start.begins, start.state.version):
+        everybody.doing("trainer", f"redoes step {version + 1} of {start.state.version}")
+        batch = await batches.batch(version)
+        assert batch is not None, "the book has it"
+        latest = (await trainer.step(batch)).weights
+    latest = latest or await trainer.publish()
     for given in running.kept.given:
         await check_model(given, trainer)
     await run.begin(latest)
     if not start.may_write:
         start.begun(running.prepared)
         observed.begin()
+    observed.book.begin()
     beside = None
     if evaluator := evaluator_of(running):
         beside = EvaluateBeside(evaluator, config.evaluate.every, everybody)
@@ -156,7 +173,9 @@ async def _train(run: Run, running: RunProcesses, start: Start, observed: Observ
             await beside.published(latest)
     patience_s = config.control.patience_s
     every, keep = config.train.save_every, config.train.keep
-    checkpointer = Checkpointer(trainer, start.folder, every, everybody, patience_s, keep, run.delivered)
+    checkpointer = Checkpointer(
+        trainer, start.folder, every, everybody, patience_s, keep, run.delivered, observed.book.flush
+    )
     everybody.add(checkpointer)
     freeze_heap()
     observed.meter.begin(await run.fleet.idle_s())

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -16,8 +16,8 @@ from freerun.control.controller import Run, train
 from freerun.control.solved import SolvedTasks
 from freerun.control.task_queue import TaskQueue
 from freerun.control.waiting import together
-from freerun.core import Batch, DropReason, EngineError, FreerunError, Sample, Task
-from freerun.core.groups import GroupEvent, Stage
+from freerun.core import Batch, DropReason, EngineError, FreerunError, Group, Sample, Task
+from freerun.core.groups import GroupEvent, Position, Stage
 from freerun.core.nouns import NOT_SAMPLED
 from freerun.core.observer import Observer, Observers
 from freerun.core.reports import StepResult, UpdateReport, WeightsHandle
@@ -66,6 +66,8 @@ class World(Observer):
     control: type[ControlConfig] = PatientControl
     waiting: int = 0
     begins: RunState = field(default_factory=RunState)
+    ready: Sequence[tuple[Position, Group]] = ()
+    used: Collection[int] = ()
     run: Run = field(init=False)
     batches: list[Batch] = field(default_factory=list)
     masked: int = 0
@@ -89,7 +91,7 @@ class World(Observer):
         named = {f"engine {index}": engine for index, engine in enumerate(self.engines)}
         self.run = Run(
             config, self.group_size, self.seed, self._tasks(), self.rollout(), self, named, self.trainer,
-            Observers([self]), self.begins, self.max_running,
+            Observers([self]), self.begins, self.max_running, ready=self.ready, used=self.used,
         )  # fmt: skip
         await self.run.begin(WeightsHandle("scripted", self.begins.version, ""))
         await train(self.run)

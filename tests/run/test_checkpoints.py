@@ -49,6 +49,7 @@ async def test_a_checkpoint_elsewhere_is_found_once_it_is_complete(folder: RunFo
         assert list(there.finished()) == finished, "the last one is only begun"
     await saving.written()
     found = newest_checkpoint(folder)
+    assert found.checkpoint
     assert (found.checkpoint.name, found.damaged) == ("step-4", {})
     assert read_state(found.checkpoint / CONTROL) == RunState(4)
     assert Kept.read(found.checkpoint) == Kept(["a", "b"], 2)

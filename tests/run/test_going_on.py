@@ -148,7 +148,7 @@ async def test_a_run_goes_on_past_a_damaged_checkpoint_and_keeps_it_aside(
     flip(run.checkpoints / "step-6")
     outcome = await training.train(*resume(run.path, ["control.steps=8"]))
     assert [record.step for record in outcome.steps] == list(range(1, 9))
-    assert sorted(path.name for path in run.checkpoints.iterdir()) == ["last", "step-6", "step-6.damaged", "step-8"]
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == ["last", "step-4", "step-6.damaged", "step-8"]
     assert "note: step-6 is damaged (" in capsys.readouterr().out
     resume(run.path, ["control.steps=9"])
 
