@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -23,6 +23,7 @@ from freerun.core.files import write_atomically
 from freerun.core.groups import GroupEvent
 from freerun.core.observer import Observer
 from freerun.core.records import StepRecord
+from freerun.core.reports import EngineStats
 from freerun.observe.folder import RunFolder, encode, whole
 
 WRITE_S = 0.5
@@ -50,6 +51,14 @@ class Doing:
 
 
 @dataclass(frozen=True)
+class EngineStatus:
+    machine: str
+    """The name of its machine."""
+    version: int | None = None
+    """Of its weights; None until it is heard of."""
+
+
+@dataclass(frozen=True)
 class RunStatus:
     """What status.json holds."""
 
@@ -67,6 +76,8 @@ class RunStatus:
     """By process."""
     ended: str | None = None
     """"done", "stopped" or "failed: " and why."""
+    engines: dict[str, "EngineStatus"] = field(default_factory=dict)
+    """Those that the run is to have, by name. What each does is in `doing`."""
 
     @property
     def state(self) -> RunPhase:
@@ -121,6 +132,7 @@ class StatusFile(Observer):
         self._path = folder.status
         self._status = replace(_beginning(), step=step, version=step)
         self._doing: dict[str, Doing] = {}
+        self._engines: dict[str, EngineStatus] = {}
         self._changed = True
         self._end = threading.Event()
 
@@ -128,6 +140,18 @@ class StatusFile(Observer):
         if (known := self._doing.get(process)) is None or known.what != what:
             self._doing[process] = Doing(whole(what), time.time())
             self._changed = True
+
+    def engines_wanted(self, machines: Mapping[str, str]) -> None:
+        self._engines = {name: self._engines.get(name, EngineStatus(machine)) for name, machine in machines.items()}
+        self._changed = True
+
+    def engine(self, name: str, stats: EngineStats) -> None:
+        if (known := self._engines.get(name)) and known.version != stats.version:
+            self._engines = {**self._engines, name: replace(known, version=stats.version)}
+
+    def engine_out(self, name: str, why: str) -> None:
+        if known := self._engines.get(name):
+            self._engines = {**self._engines, name: replace(known, version=None)}
 
     def group(self, event: GroupEvent) -> None:
         self._begun()
@@ -166,7 +190,7 @@ class StatusFile(Observer):
             ends, now = self._end.is_set(), time.time()
             if ends or self._changed or now - written >= BEAT_S:
                 self._changed = False
-                status = replace(self._status, heartbeat=now, doing=dict(self._doing))
+                status = replace(self._status, heartbeat=now, doing=dict(self._doing), engines=self._engines)
                 with suppress(OSError):
                     write_atomically(self._path, encode(status))
                 written = now
