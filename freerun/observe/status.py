@@ -23,7 +23,6 @@ from freerun.core.files import write_atomically
 from freerun.core.groups import GroupEvent
 from freerun.core.observer import Observer
 from freerun.core.records import StepRecord
-from freerun.core.reports import EngineStats
 from freerun.observe.folder import RunFolder, encode, whole
 
 WRITE_S = 0.5
@@ -51,14 +50,6 @@ class Doing:
 
 
 @dataclass(frozen=True)
-class EngineStatus:
-    machine: str
-    """The name of its machine."""
-    version: int | None = None
-    """Of its weights; None until it is heard of."""
-
-
-@dataclass(frozen=True)
 class RunStatus:
     """What status.json holds."""
 
@@ -76,8 +67,8 @@ class RunStatus:
     """By process."""
     ended: str | None = None
     """"done", "stopped" or "failed: " and why."""
-    engines: dict[str, "EngineStatus"] = field(default_factory=dict)
-    """Those that the run is to have, by name. What each does is in `doing`."""
+    engines: dict[str, str] = field(default_factory=dict)
+    """Those that the run is to have, by name, with the names of their machines. What each does is in `doing`."""
 
     @property
     def state(self) -> RunPhase:
@@ -132,7 +123,7 @@ class StatusFile(Observer):
         self._path = folder.status
         self._status = replace(_beginning(), step=step, version=step)
         self._doing: dict[str, Doing] = {}
-        self._engines: dict[str, EngineStatus] = {}
+        self._engines: dict[str, str] = {}
         self._changed = True
         self._end = threading.Event()
 
@@ -142,16 +133,8 @@ class StatusFile(Observer):
             self._changed = True
 
     def engines_wanted(self, machines: Mapping[str, str]) -> None:
-        self._engines = {name: self._engines.get(name, EngineStatus(machine)) for name, machine in machines.items()}
+        self._engines = dict(machines)
         self._changed = True
-
-    def engine(self, name: str, stats: EngineStats) -> None:
-        if (known := self._engines.get(name)) and known.version != stats.version:
-            self._engines = {**self._engines, name: replace(known, version=stats.version)}
-
-    def engine_out(self, name: str, why: str) -> None:
-        if known := self._engines.get(name):
-            self._engines = {**self._engines, name: replace(known, version=None)}
 
     def group(self, event: GroupEvent) -> None:
         self._begun()

@@ -36,7 +36,7 @@ from freerun.run.prepare import Prepared
 from freerun.run.resume import again
 from freerun.run.running import RunProcesses, run_processes
 from freerun.run.start import Start
-from freerun.run.wanted import engines_wanted
+from freerun.run.wanted import engines_wanted, with_wanted
 
 _POLL_S = 0.25
 _MOST_LOSSES = 3
@@ -76,8 +76,9 @@ async def _train_until_done(prepared: Prepared, start: Start, guests: Iterable[O
                 lost_at = [version for version in lost_at if version == start.state.version] + [start.state.version]
                 if len(lost_at) > _MOST_LOSSES:
                     raise
+                config = with_wanted(prepared.config, start.folder)
                 prepared = replace(
-                    prepared, guests=load_guests(prepared.config.observers)
+                    prepared, config=config, guests=load_guests(config.observers)
                 )  # those there were are closed
                 hosts.tell(_say)
                 _say(f"{died}: the run goes on from step {start.state.version} when its machines are there")
@@ -181,7 +182,7 @@ async def _train(run: Run, running: RunProcesses, start: Start, observed: Observ
 async def _keep_engines(run: Run, beside: EvaluateBeside | None, running: RunProcesses, folder: RunFolder) -> None:
     """Have engines started again that end, more on machines that join, and as many as the run's folder says."""
     others: dict[str, Joined] = {EVALUATOR: beside} if beside else {}
-    wanted = engines_wanted(folder, run.observer.note)
+    wanted = engines_wanted(folder, running.prepared.config, run.observer.note)
     await running.kept.keep(run, others, running.hosts.newcomers(), wanted, run.observer.engines_wanted)
 
 

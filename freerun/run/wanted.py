@@ -7,6 +7,7 @@ file has behind it.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from freerun.config.load import load_dumped
@@ -44,25 +45,35 @@ def want_engines(folder: RunFolder, wanted: WantedEngines) -> None:
         write_atomically(folder.config, dump(config, origins))
 
 
-async def engines_wanted(folder: RunFolder, note: Callable[[str], None]) -> AsyncIterator[WantedEngines]:
-    """The number, each time that it changes. A file that cannot be read is noted, and changes nothing."""
-    seen, (before, _) = _stamp(folder), load_dumped(folder.config)
+def with_wanted(config: RunConfig, folder: RunFolder) -> RunConfig:
+    """The same, with as many engines as the folder says by now."""
+    with suppress(FreerunError):
+        wanted = load_dumped(folder.config)[0].resources.engines
+        return config.model_copy(update={"resources": config.resources.model_copy(update={"engines": wanted})})
+    return config
+
+
+async def engines_wanted(
+    folder: RunFolder, begins: RunConfig, note: Callable[[str], None]
+) -> AsyncIterator[WantedEngines]:
+    """The number, each time that it changes from what the run begins with. A file that cannot be read is noted, and
+    changes nothing."""
+    number, seen, before = begins.resources.engines, (0, 0, 0), None
     while True:
+        if (stamp := _stamp(folder)) != seen:
+            seen = stamp
+            try:
+                config, origins = await asyncio.to_thread(load_dumped, folder.config)
+            except FreerunError as error:
+                note(f"{folder.config} has changed, and is not taken: {error}")
+            else:
+                if _rest(config) != (before or _rest(config)):
+                    note(f"of {folder.config} only {KEY} is taken while the run goes on, the rest when it is resumed")
+                before, wanted = _rest(config), config.resources.engines
+                if wanted is not None and wanted != number:
+                    yield WantedEngines(wanted, origins.get(KEY, "").partition(_WITHOUT)[2])
+                number = wanted
         await asyncio.sleep(_LOOK_S)
-        if (stamp := _stamp(folder)) == seen:
-            continue
-        seen = stamp
-        try:
-            config, origins = await asyncio.to_thread(load_dumped, folder.config)
-        except FreerunError as error:
-            note(f"{folder.config} has changed, and is not taken: {error}")
-            continue
-        if _rest(config) != _rest(before):
-            note(f"of {folder.config} only {KEY} is taken while the run goes on; the rest counts when it is resumed")
-        number = config.resources.engines
-        if number is not None and number != before.resources.engines:
-            yield WantedEngines(number, origins.get(KEY, "").partition(_WITHOUT)[2])
-        before = config
 
 
 def _rest(config: RunConfig) -> dict[str, object]:

@@ -217,7 +217,7 @@ async def test_engines_are_added_and_taken_away(tmp_path: Path, started: Started
         await told.until(lambda: told.said("engine 0 joins, with version"))
         status = read_status(folder.path)
         assert status
-        assert {name: one.machine for name, one in status.engines.items()} == {"engine 0": "local", "engine 1": "local"}
+        assert status.engines == {"engine 0": "local", "engine 1": "local"}
     config, origins = load_run(folder)
     assert (config.resources.engines, origins["resources.engines"]) == (2, "freerun engines")
     assert origins["model.path"] == "command line", "the others are kept"
