@@ -1,9 +1,9 @@
 """Which engines hang, are slow, or do not compute what the trainer does.
 
-An engine hangs when it has left several looks in a row without an answer, or has had answers running and got no further
-for long. It is slow when it sampled fewer than a quarter of its peers' tokens a second while busy, in all and for each
-answer: one that has few answers left samples less in all, and one that has many samples less for each. It is off when
-its log-probabilities are much further from the trainer's than its peers', at equal weights, where there should be
+An engine hangs when it has left looks in a row without an answer, or got no further for long, in one step or with
+answers running. It is slow when it sampled fewer than a quarter of its peers' tokens a second while busy, in all and for
+each answer: one that has few answers left samples less in all, and one that has many samples less for each. It is off
+when its log-probabilities are much further from the trainer's than its peers', at equal weights, where there should be
 rounding alone. Both need peers: where all engines are off alike, or there is only one, the trainer's own notes say so
 (`train/health.py`).
 
@@ -50,16 +50,18 @@ class _Known:
     """When it was last seen to have got on, or to have nothing to do."""
     unheard: int = 0
     """Looks in a row without an answer."""
+    evades_s: float | None = None
+    """Since when it answers without saying how it is doing."""
     pace: _Pace = field(default_factory=_Pace)
     off: Seen = field(default_factory=Seen)
     """How far its log-probabilities are from the trainer's, in nats, mean over its latest fresh tokens."""
 
 
 class EngineHealth:
-    UNHEARD: ClassVar[int] = 3
+    UNHEARD: ClassVar[int] = 2
     """Looks in a row that an engine may leave without an answer."""
-    STUCK_S: ClassVar[float] = 600.0
-    """How long an engine may have answers and sample nothing: kernels compile, prompts are long."""
+    STUCK_S: ClassVar[float] = 300.0
+    """How long an engine may get nowhere: kernels compile, prompts are long."""
     WINDOW_S: ClassVar[float] = 180.0
     """How long engines' speeds are compared for; each must have been busy for half of it."""
     SLOW: ClassVar[float] = 0.25
@@ -98,7 +100,7 @@ class EngineHealth:
         with anything."""
         known = self._known.setdefault(name, _Known())
         before, known.latest = known.latest, stats
-        elapsed_s, known.latest_s, known.unheard = now_s - known.latest_s, now_s, 0
+        elapsed_s, known.latest_s, known.unheard, known.evades_s = now_s - known.latest_s, now_s, 0, None
         if before is None or stats.tokens < before.tokens:  # it is another process
             known.moved_s, known.pace = now_s, _Pace()
             return None
@@ -114,9 +116,17 @@ class EngineHealth:
             return None
         return f"it has had {stats.running} answers running for {stuck_s:.0f} s, and sampled nothing"
 
-    def answers(self, name: str) -> None:
-        """It does not say how it is doing, but it answers."""
-        self._known.setdefault(name, _Known()).unheard = 0
+    def evades(self, name: str, now_s: float, updating: bool = False) -> str | None:
+        """It answers, and does not say how it is doing, which it does between two of its steps; what is wrong with it,
+        if it hangs in one."""
+        known = self._known.setdefault(name, _Known())
+        known.unheard = 0
+        if updating or known.evades_s is None:
+            known.evades_s = now_s
+        silent_s = now_s - known.evades_s
+        return (
+            f"it answers, and has come to no end of a step for {silent_s:.0f} s" if silent_s >= self.STUCK_S else None
+        )
 
     def slow(self, now_s: float) -> dict[str, str]:
         """Those that were slow in the window, when one has passed, and what to say of each."""

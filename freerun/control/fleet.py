@@ -263,6 +263,5 @@ async def looked_at(engine: TrackedEngine, health: EngineHealth) -> tuple[Engine
     except TimeoutError:
         return None, health.unheard(engine.name)
     if stats is None:
-        health.answers(engine.name)
-        return None, None
+        return None, health.evades(engine.name, _now_s(), engine.updating)
     return stats, health.heard(engine.name, stats, _now_s(), engine.updating)

@@ -25,8 +25,8 @@ class TrackedEngine:
     """Is told when the engine is lost; `failing` is called when it has failed too often, or is found lost."""
 
     LOOK_S: ClassVar[float] = 5.0
-    """How long an engine may take to answer a look. It says how it is doing between two of its steps, and that it is
-    well at once."""
+    """How long an engine may take to say how it is doing, which it does between two of its steps; it may take half as
+    long to say that it is there, which it does at once."""
 
     def __init__(self, name: str, engine: Engine, failing: Callable[["TrackedEngine", EngineError], None]) -> None:
         self.name = name
@@ -91,7 +91,7 @@ class TrackedEngine:
         """How it is doing; None where it does not say so and yet answers, by a failure for example. TimeoutError where
         nothing comes from it at all."""
         with suppress(TimeoutError, EngineError):
-            async with asyncio.timeout(self.LOOK_S / 2):
+            async with asyncio.timeout(self.LOOK_S):
                 return await self._unless_lost(self._stats())
         with suppress(EngineError):
             async with asyncio.timeout(self.LOOK_S / 2):

@@ -66,9 +66,19 @@ def test_an_engine_that_gets_nowhere_hangs_unless_it_takes_weights_or_has_nothin
     assert health.heard("a", stuck, 2 * health.STUCK_S - 1) is None
     assert health.heard("a", replace(stuck, prompt_tokens=1), 2 * health.STUCK_S) is None, "it reads a long prompt"
     assert health.heard("a", replace(stuck, prompt_tokens=1), 3 * health.STUCK_S) == (
-        "it has had 3 answers running for 600 s, and sampled nothing"
+        "it has had 3 answers running for 300 s, and sampled nothing"
     )
     assert health.heard("idle", IDLE, 0.0) is health.heard("idle", IDLE, 10 * health.STUCK_S) is None
+
+
+def test_an_engine_that_answers_and_comes_to_no_end_of_a_step_hangs() -> None:
+    health = EngineHealth()
+    assert health.heard("a", IDLE, 0.0) is health.evades("a", 1.0) is health.evades("a", health.STUCK_S) is None
+    assert health.heard("a", IDLE, health.STUCK_S + 1) is health.evades("a", health.STUCK_S + 2) is None
+    assert health.evades("a", 2 * health.STUCK_S + 1, updating=True) is None, "its weights are large"
+    assert health.evades("a", 3 * health.STUCK_S) is None
+    said = health.evades("a", 3 * health.STUCK_S + 1)
+    assert said == "it answers, and has come to no end of a step for 300 s"
 
 
 @given(st.lists(st.booleans(), max_size=30))
@@ -207,6 +217,6 @@ def test_an_engine_that_answers_nothing_is_ended_in_fifteen_seconds() -> None:
             await engines.poll()
         assert asyncio.get_running_loop().time() == 15.0
         assert ended == [("hung", True)]
-        assert told.notes[0].startswith("hung is ended, and the 0 groups it had begin afresh: it has not answered 3")
+        assert told.notes[0].startswith("hung is ended, and the 0 groups it had begin afresh: it has not answered 2")
 
     run_fast(go())

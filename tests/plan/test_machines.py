@@ -205,7 +205,7 @@ def test_one_more_engine_goes_where_the_fewest_are_or_on_gpus_that_nobody_has() 
     assert more.engines[:3] == plan.engines, "their memory stays theirs"
     assert more.engine_settings(more.engines[3]).memory_share == pytest.approx(plan.engines[2].memory_share)
     named = config("launcher=nodes", "resources.engine_gpus=[1,2]").resources
-    with pytest.raises(ConfigError, match="resources.engines is more than 3, and there are no GPUs for one more"):
+    with pytest.raises(ConfigError, match=r"resources\.engines is more than 3, and there are no GPUs for one more"):
         one_more(plan, named)
     shared = planned(cluster(1))
     with pytest.raises(ConfigError, match="the run goes on with 1, and more can share GPUs once it is resumed"):
