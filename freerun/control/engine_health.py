@@ -1,11 +1,11 @@
 """Which engines hang, are slow, or do not compute what the trainer does.
 
 An engine hangs when it has left looks in a row without an answer, or got no further for long, in one step or with
-answers running. It is slow when it sampled fewer than a quarter of its peers' tokens a second while busy, in all and for
-each answer: one that has few answers left samples less in all, and one that has many samples less for each. It is off
-when its log-probabilities are much further from the trainer's than its peers', at equal weights, where there should be
-rounding alone. Both need peers: where all engines are off alike, or there is only one, the trainer's own notes say so
-(`train/health.py`).
+answers running. It is slow when it sampled fewer than a quarter of its peers' tokens a second while busy, in all and
+for each answer: one that has few answers left samples less in all, and one that has many samples less for each. It is
+off when its log-probabilities are much further from the trainer's than its peers', at equal weights, where there should
+be rounding alone. Both need peers: where all engines are off alike, or there is only one, the trainer's own notes say
+so (`train/health.py`).
 
 Pure: it knows names, figures and the time that it is told, and decides nothing.
 """
@@ -156,8 +156,8 @@ class EngineHealth:
         """Those whose log-probabilities are off, by what is known after that step, and what to say of each."""
         if result.before_logprobs is not None:
             for name, (total, count) in self._off_by(batch, result.before_logprobs).items():
-                known = self._known[name]
-                known.off = known.off.joined(total / count, count)
+                if count:
+                    self._known[name].off = self._known[name].off.joined(total / count, count)
         means = {name: one.off.mean for name, one in self._known.items() if one.off.count >= self.OFF_TOKENS}
         return {name: said for name in means if (said := self._offness(name, means))}
 
@@ -171,16 +171,18 @@ class EngineHealth:
         )
 
     def _off_by(self, batch: Batch, before: list[Logprobs]) -> dict[str, tuple[float, int]]:
-        """By engine: the sum over its fresh tokens, and how many they are."""
+        """By engine: the sum over its fresh tokens, and how many they are. Some are enough: a batch may have millions,
+        and the loop waits."""
         found: dict[str, tuple[float, int]] = {}
         befores = iter(before)
         for group in batch.groups:
             mine = [next(befores) for _ in group.samples]
             known = self._known.get(group.engine)
-            if known and batch.version > known.since:
+            total, count = found.get(group.engine, (0.0, 0))
+            if known and batch.version > known.since and count < self.OFF_TOKENS:
                 for off in _fresh(group, mine, batch.version):
-                    total, count = found.get(group.engine, (0.0, 0))
-                    found[group.engine] = total + float(off.sum()), count + len(off)
+                    total, count = total + float(off.sum()), count + len(off)
+                found[group.engine] = total, count
         return found
 
     def may_go_on(self, name: str, now_s: float) -> bool:
@@ -194,11 +196,11 @@ def _work(stats: EngineStats) -> tuple[int, int, Version]:
 
 
 def _fresh(group: Group, before: list[Logprobs], version: Version) -> Iterator[Logprobs]:
-    """How far sampled tokens of that version are from the trainer's, by sample; only what is known."""
+    """How far sampled tokens of that version are from the trainer's, by stretch; only what is known."""
     for sample, logprobs in zip(group.samples, before, strict=True):
-        if sample.versions.newest == version:
-            versions = sample.versions.by_token()
-            sampled = versions != NOT_SAMPLED
-            off = np.abs(logprobs - sample.behavior_logprobs[sampled])[versions[sampled] == version]
-            if len(off := off[np.isfinite(off)]):
-                yield off
+        sampled = 0
+        for of, start, end in sample.versions.stretches():
+            if of == version:
+                off = np.abs(logprobs[sampled : sampled + end - start] - sample.behavior_logprobs[start:end])
+                yield off[np.isfinite(off)]
+            sampled += (end - start) * (of != NOT_SAMPLED)

@@ -54,6 +54,12 @@ def test_an_engine_far_slower_than_its_peers_is_named(paces: list[float], answer
     assert found["sick"].startswith("it is slow: ")
 
 
+def test_one_with_many_answers_or_few_is_not_slow() -> None:
+    """It has far fewer tokens than its peers for each of them, or in all."""
+    assert looks(EngineHealth(), {"a": 16.0, "many": 1.0}, {"a": 4, "many": 64}, 200.0) == {}
+    assert looks(EngineHealth(), {"a": 16.0, "few": 16.0}, {"a": 64, "few": 1}, 200.0) == {}
+
+
 def test_one_that_was_hardly_busy_is_not_compared() -> None:
     assert looks(EngineHealth(), {"a": 100.0, "b": 1.0}, {"a": 8, "b": 0}, 200.0) == {}
 
