@@ -37,6 +37,11 @@ _TO_ENGINES_S = 0.05
 it sooner then, where they share a GPU or a processor with it."""
 
 
+_NOTICED_S = 1.0
+"""How long after its connections break a process that has died may go unnoticed: its requests have not failed of
+themselves."""
+
+
 @dataclass
 class Run:
     """Everything one run needs, behind protocols."""
@@ -230,6 +235,8 @@ async def rolled_out(run: Run, admitted: OpenGroup) -> list[Trajectory] | None:
         except EngineLost:
             pass  # the fleet has said so
         except EngineError as error:
+            if run.engines_may_join and await engine.is_lost_within(_NOTICED_S):
+                continue
             failed.append(engine)
             run.observer.note(f"group {admitted.id}, attempt {len(failed)}: {error}")
         finally:

@@ -98,6 +98,14 @@ class TrackedEngine:
                 await self._unless_lost(self._health())
         return None
 
+    async def is_lost_within(self, seconds: float) -> bool:
+        """Whether it is lost by now, or will be known to be in that time."""
+        try:
+            await self._unless_lost(asyncio.sleep(seconds))
+        except EngineLost:
+            return True
+        return False
+
     @property
     def updating(self) -> bool:
         """Whether it takes new weights at the moment."""

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from freerun.core import ConfigError, ProcessDied
+from freerun.core import ConfigError, FreerunError, ProcessDied
 from freerun.engines.base import Engine
 from freerun.engines.external.ours import check_ours
 from freerun.engines.http import HttpEngine
@@ -25,6 +25,9 @@ from freerun.run.child import SERVER_KEY
 from freerun.run.restarts import Restarts
 from freerun.run.starter import StartedEngine, Starter
 from freerun.run.wanted import WantedEngines
+
+_TRIES = 6
+"""Starts in a row that may fail: half a minute, in which a GPU's memory or a disk may become free."""
 
 
 class Joined(Protocol):
@@ -211,20 +214,26 @@ class KeptEngines:
                 died, one.started = _end_of(one, one.started.child), None
                 run.remove(one.name, died.message)
                 if self._is_given_up(one, run, restarts.given_up(died), died):
-                    self._tell({name: at for name, at in self._machines(run).items() if name != one.name})
                     return
-            one.started = started = await restarts.again(lambda: self._starter.engine(one.assignment))
-            one.stays_out = False
+            try:
+                started = await restarts.again(lambda: self._starter.engine(one.assignment), _TRIES)
+            except FreerunError as error:
+                self._is_given_up(one, run, True, error)
+                return
+            one.started, one.stays_out = started, False
             engine = await self._connected(started)
             await _unless_ended(started.child, run.join(one.name, engine))
 
-    def _is_given_up(self, one: _Kept, run: Joined, too_often: bool, died: ProcessDied) -> bool:
+    def _is_given_up(self, one: _Kept, run: Joined, too_often: bool, died: FreerunError) -> bool:
         """Whether an engine that has ended is not started again. The run ends with its last one; without its evaluator
         it goes on."""
         others = [other for other in self._working_for(run) if other is not one]
         if too_often and not others and run is self._run:
             raise died
-        return too_often or (one.stays_out and bool(others))
+        given_up = too_often or (one.stays_out and bool(others))
+        if given_up and run is self._run:
+            self._tell({other.name: other.assignment.machine for other in others})
+        return given_up
 
     async def _connected(self, started: StartedEngine) -> HttpEngine:
         return await self._stack.enter_async_context(

@@ -22,7 +22,7 @@ from freerun.engines.tracked import TrackedEngine
 from freerun.machine.processes import Child, ChildProcess, Processes
 from freerun.observe.folder import RunFolder
 from freerun.observe.status import read_status
-from freerun.run import training
+from freerun.run import kept, training
 from freerun.run.resume import load_run
 from freerun.run.wanted import WantedEngines, want_engines
 from tests.run.test_train import prepared
@@ -171,6 +171,22 @@ async def test_one_that_ends_again_and_again_ends_the_run(tmp_path: Path, starte
     status = read_status(tmp_path / "runs" / "test")
     assert status
     assert (status.ended or "").startswith("failed: the engine 0 process was killed by SIGKILL")
+
+
+async def loses_its_model(folder: Path, started: Started) -> None:
+    async with going(folder) as (_, task):
+        (folder / "model" / "model.safetensors").unlink()
+        started.alive("engine 0").process.kill()
+        await asyncio.wait_for(task, SOON_S)
+
+
+async def test_one_that_cannot_be_started_again_ends_the_run(
+    tmp_path: Path, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "_TRIES", 2)
+    with pytest.raises(ConfigError, match="model"):
+        await loses_its_model(tmp_path, started)
+    assert len(started.children["engine 0"]) == 3
 
 
 async def test_engines_that_hang_are_started_again(
