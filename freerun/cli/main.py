@@ -311,6 +311,23 @@ def audit(
 
 
 @app.command()
+def engines(
+    folder: Annotated[Path, typer.Argument(help="The run's folder.", show_default=False, metavar="RUN_FOLDER")],
+    change: Annotated[
+        str | None, typer.Argument(help="Have more or fewer.", show_default=False, metavar="add|remove")
+    ] = None,
+    what: Annotated[
+        str | None, typer.Argument(help="How many, or which is to leave.", show_default=False, metavar="N|NAME")
+    ] = None,
+) -> None:
+    """List a run's engines: machine, version, what each does. Add some, or remove some, while it goes on."""
+    from freerun.commands.engines import change_engines, engine_lines
+
+    for line in engine_lines(folder) if change is None else [change_engines(folder, change, what)]:
+        print(line)
+
+
+@app.command()
 def report(
     folder: Annotated[Path, typer.Argument(help="The run's folder.", show_default=False, metavar="RUN_FOLDER")],
 ) -> None:

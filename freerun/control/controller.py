@@ -4,7 +4,7 @@ There is one loop: synchronous training is `max_staleness: 0`, and conversations
 """
 
 import asyncio
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ from freerun.control.admission import Admission
 from freerun.control.bound import Selection
 from freerun.control.buffer import Buffer
 from freerun.control.config import ControlConfig
-from freerun.control.fleet import Fleet
+from freerun.control.fleet import Fleet, cannot_restart
 from freerun.control.groups import GroupBook, OpenGroup
 from freerun.control.judging import rewarded, unjudged, verdicts_on
 from freerun.control.lookahead import LookaheadLimit
@@ -36,6 +36,11 @@ T = TypeVar("T")
 _TO_ENGINES_S = 0.05
 """How long the trainer, and whatever else the next step needs, keeps still for the engines to take new weights: they do
 it sooner then, where they share a GPU or a processor with it."""
+
+
+_NOTICED_S = 1.0
+"""How long after its connections break a process that has died may go unnoticed: its requests have not failed of
+themselves."""
 
 
 @dataclass
@@ -65,6 +70,9 @@ class Run:
     """Judged groups that the run which this one goes on from has left, and that can still be trained on."""
     used: Collection[int] = ()
     """Ids of groups that are not to be given again."""
+    restart: Callable[[str, str, bool], bool] = cannot_restart
+    """Ends the process of the engine of that name, for that reason, and starts it again, or does not where that is
+    false; false where it is nobody's to end."""
     version: Version = field(init=False)
     """The trainer's. Engines take it a moment later; `admission` knows theirs."""
     published: "asyncio.Queue[WeightsHandle]" = field(default_factory=asyncio.Queue)
@@ -98,7 +106,9 @@ class Run:
             config.groups_per_step, config.max_staleness, lambda: self.judge.waiting // self.group_size
         )
         self.buffer = Buffer(self.book, config.bound(), self.lookahead)
-        self.fleet = Fleet(self.engines, self.observer, config.patience_s, self.engines_may_join, self.load.notify)
+        self.fleet = Fleet(
+            self.engines, self.observer, config.patience_s, self.engines_may_join, self.load.notify, self.restart
+        )
 
     async def begin(self, newest: WeightsHandle) -> None:
         """Bring the engines the version that the run begins with."""
@@ -108,9 +118,9 @@ class Run:
         """An engine has started late or come back: it is asked as soon as it has the newest version."""
         await self.fleet.join(name, engine)
 
-    def remove(self, name: str, why: str) -> None:
+    def remove(self, name: str, why: str, how: str = "is lost") -> None:
         """An engine is gone. The groups that it had are asked of others."""
-        self.fleet.remove(name, why)
+        self.fleet.remove(name, why, how)
 
     @property
     def state(self) -> RunState:
@@ -211,7 +221,7 @@ async def answer(run: Run, admitted: OpenGroup) -> None:
     run.lookahead.judging()
     verdicts = await verdicts_on(run.judge, admitted.task, trajectories)
     samples, left_out = rewarded(trajectories, verdicts), unjudged(trajectories, verdicts)
-    group = Group(admitted.id, admitted.task, samples, admitted.version, left_out)
+    group = Group(admitted.id, admitted.task, samples, admitted.version, left_out, admitted.engine)
     run.book.judged(group, [verdict.reason for verdict in verdicts])
     run.observer.judged(group)
     if len(group.members) < min(2, len(trajectories)):
@@ -230,6 +240,7 @@ async def rolled_out(run: Run, admitted: OpenGroup) -> list[Trajectory] | None:
     counted = True  # as load, since it was admitted
     while len(failed) <= run.config.retries:
         engine = await run.fleet.choose(admitted.task.prompt_tokens, but_not=failed)
+        admitted.engine = engine.name
         run.load.add(0 if counted else run.group_size)
         client = Client(engine, f"{run.seed}/{admitted.id}/{len(failed)}", run.load, reserved=run.group_size)
         try:
@@ -237,6 +248,8 @@ async def rolled_out(run: Run, admitted: OpenGroup) -> list[Trajectory] | None:
         except EngineLost:
             pass  # the fleet has said so
         except EngineError as error:
+            if run.engines_may_join and await engine.is_lost_within(_NOTICED_S):
+                continue
             failed.append(engine)
             run.observer.note(f"group {admitted.id}, attempt {len(failed)}: {error}")
         finally:
@@ -273,6 +286,7 @@ async def learn(run: Run, batch: Batch, masked_tokens: int) -> None:
     """
     run.observer.learning(batch, masked_tokens)
     result = await waiting(run, "trainer", f"learns from batch {batch.version}", run.trainer.step(batch))
+    run.fleet.compared(batch, result)
     await run.delivered.wait()
     assert result.weights, "a step publishes its version"
     settle(run, batch, result.version)

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import comb, sqrt
 
+from freerun.control.engine_health import EngineHealth
+from freerun.control.fleet import cannot_restart, looked_at
 from freerun.control.judging import verdicts_on
 from freerun.control.waiting import together
 from freerun.core import DataError, EngineError, Task, Version
@@ -102,10 +104,17 @@ class EvaluateBeside(Observer):
 
     Consumes published versions; produces evaluations, which it tells `observer`; waits for its engine; is unblocked by
     it. When the previous evaluation is still going, or the engine fails or is lost, the version is skipped, and a note
-    says so: nobody waits. An engine that joins in place of one that is gone has the next version.
+    says so: nobody waits. An engine that joins in place of one that is gone has the next version. One that hangs is
+    ended by `restart`, as the other engines are.
     """
 
-    def __init__(self, evaluator: Evaluator, every: int, observer: Observer) -> None:
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        every: int,
+        observer: Observer,
+        restart: Callable[[str, str, bool], bool] = cannot_restart,
+    ) -> None:
         self._evaluator = evaluator
         self._every = every
         self._observer = observer
@@ -113,16 +122,27 @@ class EvaluateBeside(Observer):
         self._latest: WeightsHandle | None = None
         self._begun: Version = -1
         self._engine = _tracked("evaluator", evaluator.engine)
+        self._restart = restart
+        self._health = EngineHealth()
 
     async def join(self, name: str, engine: Engine) -> None:
         """Its engine has come back, or another one in its place."""
         self._engine = _tracked(name, engine)
         self._observer.note(f"{name} is back")
 
-    def remove(self, name: str, why: str) -> None:
+    def remove(self, name: str, why: str, how: str = "is lost") -> None:
         """Its engine is gone."""
         self._engine.lose(why)
-        self._observer.doing(name, f"lost: {why}")
+        self._health.forget(name)
+        self._observer.doing(name, f"{how.removeprefix('is ')}: {why}")
+
+    async def poll(self) -> None:
+        """Look at its engine, also while it has nothing to do."""
+        engine = self._engine
+        _, wrong = await looked_at(engine, self._health)
+        if wrong and engine is self._engine:
+            self._health.forget(engine.name)
+            self._restart(engine.name, wrong, True)
 
     async def published(self, handle: WeightsHandle) -> None:
         """Take the weights if this version's turn has come, and evaluate them in the background."""

@@ -14,19 +14,22 @@ is unblocked by one that joins or comes back. `watch` fails when none is left an
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 
+from freerun.control.engine_health import EngineHealth
 from freerun.control.waiting import patiently, together
-from freerun.core import EngineError, EngineLost
+from freerun.core import Batch, EngineError, EngineLost
 from freerun.core.observer import Observer
-from freerun.core.reports import EngineStats, UpdateReport, WeightsHandle
+from freerun.core.reports import EngineStats, StepResult, UpdateReport, WeightsHandle
 from freerun.engines.base import Engine
 from freerun.engines.router import Router
 from freerun.engines.tracked import SICK_AFTER, TrackedEngine
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
-_STATS_S = 5.0
-"""How long an engine may take to say how it is doing: it does so between two of its steps."""
+
+
+def cannot_restart(name: str, why: str, again: bool) -> bool:
+    """Where engines are nobody's to end."""
+    return False
 
 
 class Fleet:
@@ -37,11 +40,15 @@ class Fleet:
         patience_s: float,
         others_may_join: bool = False,
         changed: Callable[[], None] = lambda: None,
+        restart: Callable[[str, str, bool], bool] = cannot_restart,
     ) -> None:
-        """`changed` is called when there are more or fewer engines to ask."""
+        """`changed` is called when there are more or fewer engines to ask; `restart` ends the process of one that hangs
+        or is sick, which comes back by `join`, unless told otherwise; false where it cannot."""
         self._observer, self._patience_s = observer, patience_s
         self._others_may_join = others_may_join
         self._changed = changed
+        self._restart = restart
+        self._health = EngineHealth()
         self._router = Router()
         self._all: dict[str, TrackedEngine] = {}
         """Those that are asked, are out, or about to join."""
@@ -80,19 +87,20 @@ class Fleet:
         except EngineError as error:
             self._take_out(joining, str(error))
 
-    def remove(self, name: str, why: str) -> None:
+    def remove(self, name: str, why: str, how: str = "is lost") -> None:
         """It is gone: all that waits for it fails at once with EngineLost. Nothing happens where it is not known."""
         if engine := self._all.pop(name, None):
             self._router.take_out(engine)
             self._out.discard(engine)
-            self._observer.note(f"{name} is lost, and the {engine.groups} groups it had begin afresh: {why}")
+            self._observer.note(f"{name} {how}, and the {engine.groups} groups it had begin afresh: {why}")
             engine.lose(why)
-            self._observer.engine_out(name, f"lost: {why}")
-            self._events.put_nowait(why)
-            self._changed()
+            self._gone(engine, f"{how.removeprefix('is ')}: {why}", why)
 
     async def deliver(self, handle: WeightsHandle) -> list[UpdateReport]:
         """Bring a version to all that are asked. Fails only where every engine does, and no other may come."""
+        if self._newest is None:
+            for engine in self.asked:
+                self._health.began(engine.name, handle.version)
         self._newest = handle
         failures: list[EngineError] = []
 
@@ -112,20 +120,46 @@ class Fleet:
         return [report for report in taken if report]
 
     async def poll(self) -> None:
-        """Tell how those that are asked are doing. One that does not answer is the business of whoever waits for it."""
+        """Look at all, also those that are out or about to join; tell how those that are asked are doing. One that
+        hangs, or is slow, is ended and started again."""
+        await together(*(self._look(engine) for engine in self.engines))
+        for name, why in self._health.slow(_now_s()).items():
+            self._sick(name, why)
 
-        async def look(engine: TrackedEngine) -> None:
-            stats = await _stats(engine)
-            if stats and engine in self._router:
-                self._observer.engine(engine.name, stats)
+    async def _look(self, engine: TrackedEngine) -> None:
+        stats, wrong = await looked_at(engine, self._health)
+        if stats and engine in self._router:
+            self._observer.engine(engine.name, stats)
+        if wrong and self._knows(engine):
+            self._health.forget(engine.name)
+            self._end(engine, wrong)
 
-        await together(*(look(engine) for engine in self.asked))
+    def compared(self, batch: Batch, result: StepResult) -> None:
+        """A step is done: engines whose log-probabilities are not the trainer's are ended and started again."""
+        for name, why in self._health.compared(batch, result).items():
+            self._sick(name, why)
+
+    def _sick(self, name: str, why: str) -> None:
+        """Start it again, unless that did not help before; never the last one that can be asked."""
+        engine = self._all.get(name)
+        if engine not in self.asked or len(self) < 2:
+            return
+        self._health.forget(name)
+        again = self._health.may_go_on(name, _now_s())
+        self._end(engine, f"{why}; it {'is started again' if again else 'was so before, and stays out'}", again)
+
+    def _end(self, engine: TrackedEngine, why: str, again: bool = True) -> None:
+        """Of one that cannot be started again, it is another's to see to that it gets well."""
+        if self._restart(engine.name, why, again) or not again:
+            self.remove(engine.name, why, "is ended")
+        else:
+            self._take_out(engine, why)
 
     async def idle_s(self) -> dict[str, float]:
         """How long each has had nothing to do so far."""
         engines = self.asked
-        every = await together(*map(_stats, engines))
-        return {engine.name: stats.idle_s for engine, stats in zip(engines, every, strict=True) if stats}
+        every = await together(*(looked_at(engine, self._health) for engine in engines))
+        return {engine.name: stats.idle_s for engine, (stats, _) in zip(engines, every, strict=True) if stats}
 
     async def choose(self, prompt: Sequence[int] = (), but_not: Collection[TrackedEngine] = ()) -> TrackedEngine:
         """See the router. Where many groups wait for an engine, one says so."""
@@ -174,8 +208,11 @@ class Fleet:
                     raise
                 # else a newer one took its place before all of it had come
         if self._knows(engine):
+            if not self._router:
+                self._observer.doing("controller", "has an engine again")
             self._router.add(engine)
             self._out.discard(engine)
+            self._health.began(engine.name, engine.version)
             self._observer.note(f"{engine.name} {how}, with version {engine.version}")
             self._changed()
 
@@ -199,17 +236,32 @@ class Fleet:
             self._router.take_out(engine)
             self._out.add(engine)
             self._observer.note(f"{engine.name} is out, and is looked at again: {why}")
-            self._observer.engine_out(engine.name, f"out: {why}")
-            self._events.put_nowait(engine)
-            self._changed()
+            self._gone(engine, f"out: {why}", engine)
+
+    def _gone(self, engine: TrackedEngine, said: str, event: TrackedEngine | str) -> None:
+        """It is asked nothing more."""
+        self._health.forget(engine.name)
+        self._observer.engine_out(engine.name, said)
+        if not self._router:
+            self._observer.doing("controller", f"waits for an engine: {engine.name} is {said}")
+        self._events.put_nowait(event)
+        self._changed()
 
 
 def _pause_s(looks: int) -> float:
     return float(min(_FIRST_PAUSE_S * 2 ** min(looks, 16), _LONGEST_PAUSE_S))
 
 
-async def _stats(engine: TrackedEngine) -> EngineStats | None:
-    with suppress(EngineError, TimeoutError):
-        async with asyncio.timeout(_STATS_S):
-            return await engine.stats()
-    return None
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def looked_at(engine: TrackedEngine, health: EngineHealth) -> tuple[EngineStats | None, str | None]:
+    """How it is doing, if it says so, and what is wrong with it, if it hangs."""
+    try:
+        stats = await engine.look()
+    except TimeoutError:
+        return None, health.unheard(engine.name)
+    if stats is None:
+        return None, health.evades(engine.name, _now_s(), engine.updating)
+    return stats, health.heard(engine.name, stats, _now_s(), engine.updating)

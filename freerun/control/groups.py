@@ -49,6 +49,8 @@ class OpenGroup:
     rewards: tuple[float, ...] = ()
     group: Group | None = None
     """Its samples, from `judged` on."""
+    engine: str = ""
+    """The name of the engine that it was asked of last."""
 
 
 class GroupBook:

@@ -165,6 +165,8 @@ class Group:
     admitted_at: Version
     unjudged: list[Sample] = field(default_factory=list)
     """Samples that could not be judged: they are no part of it, and kept for people to read."""
+    engine: str = ""
+    """The name of the engine that sampled it, where that is known."""
     _oldest: Version | None = field(default=None, init=False, repr=False, compare=False)
     _newest: Version | None = field(default=None, init=False, repr=False, compare=False)
 

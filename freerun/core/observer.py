@@ -4,7 +4,7 @@ An observer overrides what it wants to see; everything else does nothing. The lo
 the order in which they are listed.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from freerun.core.groups import GroupEvent
@@ -50,6 +50,9 @@ class Observer:
 
     def engine(self, name: str, stats: EngineStats) -> None:
         """How an engine is doing, several times a second."""
+
+    def engines_wanted(self, machines: Mapping[str, str]) -> None:
+        """Which engines the run is to have from now on, by name, each with the name of its machine."""
 
     def engine_out(self, name: str, why: str) -> None:
         """An engine is asked nothing more: for good, or until it is heard of again."""
@@ -111,6 +114,9 @@ class Observers(Observer):
 
     def engine(self, name: str, stats: EngineStats) -> None:
         self._tell(lambda observer: observer.engine(name, stats))
+
+    def engines_wanted(self, machines: Mapping[str, str]) -> None:
+        self._tell(lambda observer: observer.engines_wanted(machines))
 
     def engine_out(self, name: str, why: str) -> None:
         self._tell(lambda observer: observer.engine_out(name, why))

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from freerun.core import EngineError, EngineLost, Version
 from freerun.core.lost import Losable
@@ -22,6 +23,10 @@ _HEALTH_S = 10.0
 
 class TrackedEngine:
     """Is told when the engine is lost; `failing` is called when it has failed too often, or is found lost."""
+
+    LOOK_S: ClassVar[float] = 5.0
+    """How long an engine may take to say how it is doing, which it does between two of its steps; it may take half as
+    long to say that it is there, which it does at once."""
 
     def __init__(self, name: str, engine: Engine, failing: Callable[["TrackedEngine", EngineError], None]) -> None:
         self.name = name
@@ -82,8 +87,29 @@ class TrackedEngine:
     async def _update(self, handle: WeightsHandle) -> UpdateReport:
         return await self._engine.update_weights(handle)
 
-    async def stats(self) -> EngineStats:
-        return await self._unless_lost(self._stats())
+    async def look(self) -> EngineStats | None:
+        """How it is doing; None where it does not say so and yet answers, by a failure for example. TimeoutError where
+        nothing comes from it at all."""
+        with suppress(TimeoutError, EngineError):
+            async with asyncio.timeout(self.LOOK_S):
+                return await self._unless_lost(self._stats())
+        with suppress(EngineError):
+            async with asyncio.timeout(self.LOOK_S / 2):
+                await self._unless_lost(self._health())
+        return None
+
+    async def is_lost_within(self, seconds: float) -> bool:
+        """Whether it is lost by now, or will be known to be in that time."""
+        try:
+            await self._unless_lost(asyncio.sleep(seconds))
+        except EngineLost:
+            return True
+        return False
+
+    @property
+    def updating(self) -> bool:
+        """Whether it takes new weights at the moment."""
+        return self._updating.locked()
 
     async def _stats(self) -> EngineStats:
         return await self._engine.stats()
@@ -95,7 +121,7 @@ class TrackedEngine:
                 version = await self._unless_lost(self._health())
         except TimeoutError:
             raise EngineError(f"{self.name} does not say within {_HEALTH_S:.0f} s that it is well") from None
-        if not self._updating.locked():
+        if not self.updating:
             self.version = version
         return version
 

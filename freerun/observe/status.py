@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -67,6 +67,8 @@ class RunStatus:
     """By process."""
     ended: str | None = None
     """"done", "stopped" or "failed: " and why."""
+    engines: dict[str, str] = field(default_factory=dict)
+    """Those that the run is to have, by name, with the names of their machines. What each does is in `doing`."""
 
     @property
     def state(self) -> RunPhase:
@@ -121,6 +123,7 @@ class StatusFile(Observer):
         self._path = folder.status
         self._status = replace(_beginning(), step=step, version=step)
         self._doing: dict[str, Doing] = {}
+        self._engines: dict[str, str] = {}
         self._changed = True
         self._end = threading.Event()
 
@@ -128,6 +131,10 @@ class StatusFile(Observer):
         if (known := self._doing.get(process)) is None or known.what != what:
             self._doing[process] = Doing(whole(what), time.time())
             self._changed = True
+
+    def engines_wanted(self, machines: Mapping[str, str]) -> None:
+        self._engines = dict(machines)
+        self._changed = True
 
     def group(self, event: GroupEvent) -> None:
         self._begun()
@@ -166,7 +173,7 @@ class StatusFile(Observer):
             ends, now = self._end.is_set(), time.time()
             if ends or self._changed or now - written >= BEAT_S:
                 self._changed = False
-                status = replace(self._status, heartbeat=now, doing=dict(self._doing))
+                status = replace(self._status, heartbeat=now, doing=dict(self._doing), engines=self._engines)
                 with suppress(OSError):
                     write_atomically(self._path, encode(status))
                 written = now

@@ -5,13 +5,16 @@ to work out. What cannot fit is a ConfigError. What is left to the processes is 
 their GPU's memory is really free: see `memory.py`. No torch.
 """
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
-from freerun.config.tree import RunConfig
+from freerun.config.tree import ResourcesConfig, RunConfig
+from freerun.core import ConfigError
 from freerun.engines.config import ResolvedEngineConfig
 from freerun.machine.device import any_gpu, choose_device
 from freerun.machine.machines import LOCAL, Machine, this_machine
 from freerun.models.shape import Shape
+from freerun.plan.gpu_numbers import GpuNumbers
 from freerun.plan.judging import Judging, plan_judging
 from freerun.plan.lengths import Lengths, check_lengths
 from freerun.plan.memory import Demand, MemoryPlan, plan_memory
@@ -127,12 +130,34 @@ def joined_by(plan: Plan, machine: Machine) -> Plan:
         numbers, parallel = range(first, first + len(machine.gpus)), plan.engine.tensor_parallel
         groups = zip(*[iter(numbers)] * parallel, strict=False)  # what is left over makes no engine
         added = [Place(machine.name, group) for group in groups]
-    together = replace(together, engines=[*before.engines, *added])
-    memory = plan_memory(plan.demand, together)
-    assignments = _Assignments(together, memory)
-    number = len(plan.engines)
+    return _with_engines(plan, together, added)
+
+
+def one_more(plan: Plan, resources: ResourcesConfig) -> Plan:
+    """The plan of a run that goes on when it is to have one more engine, after those that there are, whose memory stays
+    as it was: on GPUs that nobody has; or, without GPUs, on the machine of engines that has the fewest."""
+    before = plan.placement
+    if plan.engine.device == "cpu":
+        machines = Counter(at.machine for at in before.engines)
+        return _with_engines(plan, before, [Place(min(machines, key=machines.__getitem__))])
+    numbers = GpuNumbers.of(before.machines, resources)
+    taken = {gpu for at in (*before.generating, *before.ranks) for gpu in at.gpus}
+    free = [gpu for gpu in resources.engine_gpus or numbers.usable if gpu not in taken]
+    if not (groups := numbers.groups(free, plan.engine.tensor_parallel)):
+        count = len(plan.engines)
+        raise ConfigError(
+            f"resources.engines is more than {count}, and there are no GPUs for one more: all that there are have an "
+            f"engine or train; the run goes on with {count}, and more can share GPUs once it is resumed"
+        )
+    return _with_engines(plan, before, [Place(numbers.machine_names[groups[0][0]], groups[0])])
+
+
+def _with_engines(plan: Plan, placement: Placement, added: list[Place]) -> Plan:
+    placement = replace(placement, engines=[*placement.engines, *added])
+    memory = plan_memory(plan.demand, placement)
+    assignments, number = _Assignments(placement, memory), len(plan.engines)
     engines = [assignments.engine(engine_name(number + i), at, None) for i, at in enumerate(added)]
-    return replace(plan, placement=together, memory=memory, engines=[*plan.engines, *engines])
+    return replace(plan, placement=placement, memory=memory, engines=[*plan.engines, *engines])
 
 
 def _have_gpu(machines: list[Machine]) -> bool:

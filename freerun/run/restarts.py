@@ -32,14 +32,18 @@ class Restarts:
             self._note(f"{self._name} ended {self._deaths} times in a row, and is not started again: {died}")
         return self._deaths >= _DEATHS
 
-    async def again(self, start: Callable[[], Awaitable[T]]) -> T:
-        """Until it succeeds, after growing pauses."""
-        pause_s = _FIRST_PAUSE_S
+    async def again(self, start: Callable[[], Awaitable[T]], tries: int | None = None) -> T:
+        """Until it succeeds, after growing pauses; or until so many tries in a row have failed, which the loss of its
+        machine is not: then the last failure is raised."""
+        pause_s, failed = _FIRST_PAUSE_S, 0
         while True:
             try:
                 started = await start()
             except FreerunError as error:
                 self._note(f"{self._name} could not be started again: {error}")
+                failed += not isinstance(error, MachineLost)
+                if failed == tries:
+                    raise
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             else:

@@ -46,17 +46,22 @@ class Starter:
         return self.hosts.key
 
     async def engine(self, assignment: Assignment) -> StartedEngine:
-        """As soon as its machine is there; returns when it can be reached. Without it the run cannot go on, unless it
-        is on a machine that can be lost: then it is the caller's to see to it when it ends."""
+        """As soon as its machine is there; returns when it can be reached. A run that trains by reinforcement starts it
+        again when it ends, which is the caller's to see to; any other cannot go on without it."""
         name, engine = assignment.process, self.plan.engine_settings(assignment)
         if assignment.url:
             engine = engine.model_copy(update={"urls": (assignment.url,)})
         host = await self.hosts.host(assignment.machine)
         settings = EngineSettings(self._model, engine.plain(), host.machine.address, host.scratch)
+        vital = self.plan.kind is not RunKind.TRAIN
         child = await self.processes.begin(
-            name, "engine", settings, self.plan.threads, self._environment(name, host), host, vital=not self.hosts.apart
+            name, "engine", settings, self.plan.threads, self._environment(name, host), host, vital=vital
         )
-        return StartedEngine(child, host, await _ready(child, host))
+        try:
+            return StartedEngine(child, host, await _ready(child, host))
+        except BaseException:  # nobody wants it any more, or it is ending already
+            await child.end()
+            raise
 
     async def trainer(self, checkpoint: Path | None) -> RemoteTrainer:
         """All ranks, at the same time: each waits for the others. Returns when the first can be reached. Supervised

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from freerun.control.controller import Run
 from freerun.control.controller import train as control_train
 from freerun.control.evaluate import EvaluateBeside
-from freerun.control.waiting import background
+from freerun.control.waiting import background, together
 from freerun.core import ProcessDied, Version
 from freerun.core.observer import Observer
 from freerun.core.records import StepRecord
@@ -38,6 +38,7 @@ from freerun.run.prepare import Prepared
 from freerun.run.resume import again
 from freerun.run.running import RunProcesses, run_processes
 from freerun.run.start import Start
+from freerun.run.wanted import engines_wanted, with_wanted
 
 _POLL_S = 0.25
 _MOST_LOSSES = 3
@@ -77,8 +78,9 @@ async def _train_until_done(prepared: Prepared, start: Start, guests: Iterable[O
                 lost_at = [version for version in lost_at if version == start.state.version] + [start.state.version]
                 if len(lost_at) > _MOST_LOSSES:
                     raise
+                config = with_wanted(prepared.config, start.folder)
                 prepared = replace(
-                    prepared, guests=load_guests(prepared.config.observers)
+                    prepared, config=config, guests=load_guests(config.observers)
                 )  # those there were are closed
                 hosts.tell(_say)
                 _say(f"{died}: the run goes on from step {start.state.version} when its machines are there")
@@ -136,7 +138,8 @@ def run_of(
         rollout=rollout,
         judge=running.judge,
         engines=running.engines,
-        engines_may_join=running.hosts.apart,
+        engines_may_join=running.kept.any,
+        restart=running.kept.restart,
         trainer=running.trainer,
         observer=observed.all,
         max_running=config.engine.max_running,
@@ -167,7 +170,7 @@ async def _train(run: Run, running: RunProcesses, start: Start, observed: Observ
     observed.book.begin()
     beside = None
     if evaluator := evaluator_of(running):
-        beside = EvaluateBeside(evaluator, config.evaluate.every, everybody)
+        beside = EvaluateBeside(evaluator, config.evaluate.every, everybody, running.kept.restart)
         everybody.add(beside)
         if latest.version not in observed.files.evaluated_versions:
             await beside.published(latest)
@@ -182,8 +185,8 @@ async def _train(run: Run, running: RunProcesses, start: Start, observed: Observ
     try:
         async with (
             saved(checkpointer.checkpoint, checkpointer.written, checkpointer.weights),
-            background(watch(run, running)),
-            background(running.kept.keep(_who_loses(run, beside, running), running.hosts.newcomers())),
+            background(watch(run, running, beside)),
+            background(_keep_engines(run, beside, running, start.folder)),
         ):
             await control_train(run)
             if beside:
@@ -197,16 +200,17 @@ async def _train(run: Run, running: RunProcesses, start: Start, observed: Observ
             everybody.span(span)
 
 
-def _who_loses(run: Run, beside: EvaluateBeside | None, running: RunProcesses) -> dict[str, Joined]:
-    """Who is to be told when an engine is lost or back, by its name; nobody where losing one ends the run."""
-    evaluator: dict[str, Joined] = {EVALUATOR: beside} if beside else {}
-    return {**dict.fromkeys(running.engines, run), **evaluator} if running.hosts.apart else {}
+async def _keep_engines(run: Run, beside: EvaluateBeside | None, running: RunProcesses, folder: RunFolder) -> None:
+    """Have engines started again that end, more on machines that join, and as many as the run's folder says."""
+    others: dict[str, Joined] = {EVALUATOR: beside} if beside else {}
+    wanted = engines_wanted(folder, running.prepared.config, run.observer.note)
+    await running.kept.keep(run, others, running.hosts.newcomers(), wanted, run.observer.engines_wanted)
 
 
-async def watch(run: Run, running: RunProcesses) -> None:
+async def watch(run: Run, running: RunProcesses, beside: EvaluateBeside | None = None) -> None:
     """Have everybody told how the engines are doing, and when judges and agents were busy."""
     while True:
-        await run.fleet.poll()
+        await together(run.fleet.poll(), *([beside.poll()] if beside else []))
         for span in running.spans():
             run.observer.span(span)
         await asyncio.sleep(_POLL_S)

@@ -1,7 +1,7 @@
 """Engines come and go while a run goes on: nothing is lost, nothing is trained on twice, and the bound is kept."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from freerun.core import Batch, EngineError, EngineLost, FreerunError, Version
 from freerun.core.groups import Stage
 from freerun.core.observer import Observer, Observers
 from freerun.core.reports import UpdateReport, WeightsHandle
+from freerun.engines.base import Completion, Sampling
 from freerun.engines.scripted import Script, ScriptedEngine
 from tests.control.test_promises import World, audit
 from tests.fakeclock import run_fast
@@ -129,6 +130,47 @@ def test_engines_come_and_go(world: Cluster) -> None:
     assert len({id(sample) for sample in samples}) == len(samples) == (world.num_tasks or 0) * world.group_size
     assert world.run.load.samples == 0, "load that nobody carries"
     assert all(engine.tokens == 0 and engine.groups == 0 for engine in world.run.fleet.engines)
+
+
+class Mortal(ScriptedEngine):
+    dead = False
+
+    async def generate(self, prompt: list[int], sampling: Sampling, n: int = 1) -> AsyncIterator[Completion]:
+        if self.dead:
+            raise EngineError("connection refused")
+        async for completion in super().generate(prompt, sampling, n):
+            if self.dead:
+                raise EngineError("connection reset")
+            yield completion
+
+
+@dataclass
+class Dying(Cluster):
+    """The only engine dies: its requests fail at once, and a moment later somebody says so; then there is another."""
+
+    async def _fate(self, names: list[str]) -> None:
+        for _ in range(5):
+            await asyncio.sleep(7.0)
+            engine = self.seen[-1]
+            assert isinstance(engine, Mortal)
+            engine.dead = True
+            await asyncio.sleep(0.9)
+            self.run.remove(names[0], "it was killed")
+            await asyncio.sleep(3.0)
+            await self.run.join(names[0], self._engine())
+        await asyncio.Event().wait()
+
+    def _engine(self) -> ScriptedEngine:
+        self.seen.append(engine := Mortal(lambda prompt, seed, index: Script(2, 0.2)))
+        return engine
+
+
+def test_no_group_fails_for_an_engine_that_has_died_unnoticed() -> None:
+    world = Dying(3, steps=1000, num_tasks=24, num_engines=1, failure_rate=0.0)
+    run_fast(asyncio.wait_for(world.go(), 1e6))
+    counts = audit(world)
+    assert len(world.seen) > 2
+    assert counts[Stage.TRAINED] == counts[Stage.ADMITTED] == world.num_tasks
 
 
 class Notes(Observer):

@@ -6,7 +6,7 @@ from freerun.core import ConfigError
 from freerun.machine.machines import LOCAL, Machine
 from freerun.plan.lengths import Lengths
 from freerun.plan.placement import Placement, RunKind, place
-from freerun.plan.plan import Plan, joined_by, make_plan
+from freerun.plan.plan import Plan, joined_by, make_plan, one_more
 from tests.plan.test_placement import LARGE, MEDIUM, config, gpus, machine
 
 
@@ -189,3 +189,26 @@ def test_a_machine_that_joins_later_gets_engines_and_nothing_else_changes() -> N
     assert joined_by(plan, machine([], "late")).engines == plan.engines, "the run is on GPUs"
     wide = planned(cluster(2, 1), "engine.kind=vllm", "engine.tensor_parallel=2")
     assert [one.sees for one in joined_by(wide, machine(gpus(3), "late")).engines] == [[0, 1], [3, 4]]
+
+
+def test_one_more_engine_goes_where_the_fewest_are_or_on_gpus_that_nobody_has() -> None:
+    resources = config("launcher=nodes").resources
+    plan = planned(cluster(0, 0, 0), "resources.engines=3")
+    more = one_more(one_more(plan, resources), resources)
+    assert [one.machine for one in plan.engines] == ["m0", "m1", "m0"]
+    assert [(one.process, one.machine) for one in more.engines[3:]] == [("engine 3", "m1"), ("engine 4", "m0")]
+    assert (more.ranks, more.train) == (plan.ranks, plan.train)
+
+    plan = planned(cluster(8), "resources.engines=3")
+    more = one_more(plan, resources)
+    assert [one.sees[0] for one in more.engines] == [0, 1, 2, 3]
+    assert more.engines[:3] == plan.engines, "their memory stays theirs"
+    assert more.engine_settings(more.engines[3]).memory_share == pytest.approx(plan.engines[2].memory_share)
+    named = config("launcher=nodes", "resources.engine_gpus=[1,2]").resources
+    with pytest.raises(ConfigError, match=r"resources\.engines is more than 3, and there are no GPUs for one more"):
+        one_more(plan, named)
+    shared = planned(cluster(1))
+    with pytest.raises(ConfigError, match="the run goes on with 1, and more can share GPUs once it is resumed"):
+        one_more(shared, resources)
+    wide = planned(cluster(8), "engine.kind=vllm", "engine.tensor_parallel=2", "resources.engines=2")
+    assert one_more(wide, resources).engines[2].sees[:2] == [4, 5]

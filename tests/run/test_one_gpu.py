@@ -94,7 +94,20 @@ def child(kind: str) -> int:
 
 
 @needs_mps
-@pytest.mark.parametrize("killed", ["engine", "trainer", "controller"])
+def test_a_killed_engine_is_started_again_beside_the_trainer(run: "subprocess.Popen[bytes]", tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "run"
+    after_steps(run, folder, 3)
+    os.kill(child("engine"), signal.SIGKILL)
+    deadline_s = time.monotonic() + 120
+    while "engine 0 joins, with version" not in (folder / "notes.jsonl").read_text():
+        assert run.poll() is None
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+    after_steps(run, folder, len(read_steps(folder / "metrics.jsonl")) + 3)
+
+
+@needs_mps
+@pytest.mark.parametrize("killed", ["trainer", "controller"])
 def test_kill_9_leaves_nothing_on_the_gpu(killed: str, run: "subprocess.Popen[bytes]", tmp_path: Path) -> None:
     before = used_mib()
     after_steps(run, tmp_path / "runs" / "run", 3)
