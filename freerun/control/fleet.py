@@ -46,6 +46,8 @@ class Fleet:
         self._all: dict[str, TrackedEngine] = {}
         """Those that are asked, are out, or about to join."""
         self._out: set[TrackedEngine] = set()
+        self.latest: dict[str, EngineStats] = {}
+        """What each last told of itself."""
         self._newest: WeightsHandle | None = None
         self._events: asyncio.Queue[TrackedEngine | str] = asyncio.Queue()
         """For `watch`: an engine that is out, or why one is gone."""
@@ -117,6 +119,7 @@ class Fleet:
         async def look(engine: TrackedEngine) -> None:
             stats = await _stats(engine)
             if stats and engine in self._router:
+                self.latest[engine.name] = stats
                 self._observer.engine(engine.name, stats)
 
         await together(*(look(engine) for engine in self.asked))

@@ -44,6 +44,11 @@ class LookaheadLimit:
         self._held = self._held or full
         return full
 
+    @property
+    def queues(self) -> bool:
+        """Whether groups queued for the judge at every moment since the batch before was taken."""
+        return self._least_queued > 0
+
     def judging(self) -> None:
         """To be called before the judge is given more: its queue is never shorter than in such a moment."""
         self._least_queued = min(self._least_queued, self._queued())

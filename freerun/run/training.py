@@ -14,12 +14,14 @@ from freerun.core import ProcessDied, Version
 from freerun.core.observer import Observer
 from freerun.core.records import StepRecord
 from freerun.core.reports import Evaluation
+from freerun.core.section import by_dotted_key
 from freerun.core.state import RunState
 from freerun.machine.garbage import freeze_heap
 from freerun.observe.folder import RunFolder
 from freerun.observe.live import view
 from freerun.observe.report import reported
 from freerun.observe.status import StatusFile, ended
+from freerun.observe.why import cost_most
 from freerun.plan.placement import EVALUATOR
 from freerun.rollouts.base import GroupRollout
 from freerun.rollouts.load import make_rollout
@@ -128,6 +130,7 @@ def run_of(
         tasks=observed.tasks,
         rollout=rollout,
         judge=running.judge,
+        judge_load=lambda: running.judge.load,
         engines=running.engines,
         engines_may_join=running.hosts.apart,
         trainer=running.trainer,
@@ -165,6 +168,8 @@ async def _train(run: Run, running: RunProcesses, start: Start, observed: Observ
             background(running.kept.keep(_who_loses(run, beside, running), running.hosts.newcomers())),
         ):
             await control_train(run)
+            if told := cost_most(observed.meter.steps, by_dotted_key(config.model_dump(mode="json"))):
+                everybody.note(told)
             if beside:
                 everybody.doing("controller", "waits for the last evaluation")
                 await beside.last()
