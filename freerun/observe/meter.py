@@ -23,6 +23,7 @@ from freerun.observe.advice import Advice, AgentAdvice
 from freerun.observe.agents import SessionCounter
 from freerun.observe.engines import EngineFigures
 from freerun.observe.judges import JudgeFigures
+from freerun.observe.learning import LearningAdvice
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ class StepMeter(Observer):
         self._engines = EngineFigures()
         self._sessions = SessionCounter(agents_before)
         self._agent_advice = AgentAdvice()
+        self._learning_advice = LearningAdvice()
         self._waits = _no_waits()
         """Who → what for → seconds since the last step."""
         self._judges = JudgeFigures()
@@ -194,6 +196,8 @@ class StepMeter(Observer):
             self._draw(stepped)
             self.steps.append(stepped.record)
             self._tell.step(stepped.record)
+            for note in self._learning_advice.notes(stepped.record):
+                self._tell.note(note)
 
     def _record(self, now_s: float, trained: BatchFigures, result: StepResult) -> StepRecord:
         step_s = now_s - self._last_step_s
