@@ -1,0 +1,75 @@
+"""`freerun why` on real runs whose bottleneck is known, and what its advice is worth."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from freerun.commands.why import explain_run
+from freerun.observe.records import read_notes, read_steps
+from freerun.observe.status import read_status
+from freerun.run import training
+from tests.run.test_train import prepared
+
+SLEEPS = """
+import time
+def judge(task, text):
+    time.sleep(0.02)
+    return float(text == task.answer)
+"""
+FAST = "control.steps=12"
+
+
+async def explained(folder: Path, *overrides: str) -> tuple[Path, str]:
+    """The run's folder, and what is said of it."""
+    outcome = await training.train(prepared(folder, *overrides))
+    return outcome.folder.path, "\n".join(explain_run(outcome.folder.path, None))
+
+
+async def test_a_slow_judge_is_named_and_the_advice_makes_the_run_faster(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLEEPS)
+    judge = f"reward.judge={tmp_path / 'slow.py'}:judge"
+    run, said = await explained(tmp_path, judge, "reward.workers=1", FAST, "name=slow")
+    assert "bottleneck: judging" in said
+    assert (advised := re.search(r"-> (reward\.workers=(\d+)): an answer takes 2\d(\.\d)? ms, mostly waiting", said)), said
+    assert int(advised[2]) > 2
+    assert "1 worker, busy 9" in said or "1 worker, busy 100%" in said
+    assert any("the run's bottleneck was judging" in note.text for note in read_notes(run / "notes.jsonl"))
+    better, _ = await explained(tmp_path, judge, advised[1], FAST, "name=better")
+    slow_s, better_s = (sum(step.step_s for step in read_steps(one / "metrics.jsonl")[2:]) for one in (run, better))
+    assert better_s < slow_s / 2
+
+
+async def test_a_judge_that_waits_gets_workers_unasked_and_keeps_no_answers_waiting(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLEEPS)
+    run, _ = await explained(tmp_path, f"reward.judge={tmp_path / 'slow.py'}:judge", "control.steps=20")
+    steps = read_steps(run / "metrics.jsonl")
+    assert steps[-1].judge_workers > 4
+    assert steps[-1].step_s < 64 * 0.02 / 2, "a worker alone needs 1.28 s for a batch"
+
+
+async def test_turns_that_the_staleness_bound_asks_for_are_named(tmp_path: Path) -> None:
+    run, said = await explained(tmp_path, "control.max_staleness=0", "rollout.max_new_tokens=24", FAST)
+    assert "bottleneck: the staleness bound" in said, said
+    assert "-> control.max_staleness=2" in said
+    status = read_status(run)
+    assert status
+    assert status.state == "done"
+
+
+async def test_a_slow_engine_is_named(tmp_path: Path) -> None:
+    _, said = await explained(tmp_path, "engine.max_running=1", "rollout.max_new_tokens=24", FAST)
+    assert "bottleneck: generation" in said, said
+    assert "-> engine.max_running=2" in said
+
+
+async def test_a_slow_trainer_is_named(tmp_path: Path) -> None:
+    _, said = await explained(tmp_path, "train.minibatches=16", "rollout.group_size=16", FAST)
+    assert "bottleneck: the trainer" in said, said
+    assert "-> train.minibatches=8" in said
+
+
+async def test_a_healthy_run_has_no_note_about_waits(tmp_path: Path) -> None:
+    run, _ = await explained(tmp_path, "control.steps=20")
+    told = [note.text for note in read_notes(run / "notes.jsonl")]
+    assert not [text for text in told if "waits" in text or "bottleneck" in text]
