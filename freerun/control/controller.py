@@ -108,8 +108,8 @@ class Run:
         self.waits = Waits(self.observer, config.patience_s)
         self.book.listeners.append(self.waits.changed)
         self.explain = Explainer(
-            self.book, self.places, self.fleet, bound, config.groups_per_step, self.waits, self.judge_load,
-            lambda: self.version,
+            self.book, self.places, self.fleet, bound, config.groups_per_step, batch_samples, self.waits,
+            self.judge_load, lambda: self.version,
         )  # fmt: skip
 
     async def begin(self, newest: WeightsHandle) -> None:

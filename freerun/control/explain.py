@@ -6,7 +6,7 @@ waits for has one cause at any moment: see `WaitCause`.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from freerun.control.bound import Bound
 from freerun.control.fleet import Fleet
@@ -30,6 +30,7 @@ class Explainer:
     fleet: Fleet
     bound: Bound
     groups_per_step: int
+    batch_samples: int
     waits: Waits
     judge_load: Callable[[], JudgeLoad | None]
     version: Callable[[], Version]
@@ -86,7 +87,8 @@ class Explainer:
         if load.cpu_share > COMPUTES:
             remedy = "it computes: make the judge faster, or give it processors (reward.where: machines)"
         else:
-            remedy = f"raise reward.workers to {load.enough_workers(self.waits.usual('learn').median_s)}"
+            a_batch = replace(load, busy_s=self.batch_samples * load.judge_s) if load.judged else load
+            remedy = f"raise reward.workers to {a_batch.enough_workers(self.waits.usual('learn').median_s)}"
         workers = f"{load.workers} worker{'s' * (load.workers > 1)}"
         return f"judging is the bottleneck: {load.waiting} answers wait for {workers}{each}; {remedy}"
 

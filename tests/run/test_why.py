@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from freerun.commands.why import explain_run
 from freerun.observe.records import read_notes, read_steps
 from freerun.observe.status import read_status
@@ -16,6 +14,14 @@ import time
 def judge(task, text):
     time.sleep(0.02)
     return float(text == task.answer)
+"""
+WAITS = """
+import asyncio
+async def rollout(task, client):
+    await asyncio.sleep(0.4)
+    return await client.each_member(task, talk)
+async def talk(chat):
+    await chat.reply()
 """
 FAST = "control.steps=12"
 
@@ -31,7 +37,9 @@ async def test_a_slow_judge_is_named_and_the_advice_makes_the_run_faster(tmp_pat
     judge = f"reward.judge={tmp_path / 'slow.py'}:judge"
     run, said = await explained(tmp_path, judge, "reward.workers=1", FAST, "name=slow")
     assert "bottleneck: judging" in said
-    assert (advised := re.search(r"-> (reward\.workers=(\d+)): an answer takes 2\d(\.\d)? ms, mostly waiting", said)), said
+    assert (advised := re.search(r"-> (reward\.workers=(\d+)): an answer takes 2\d(\.\d)? ms, mostly waiting", said)), (
+        said
+    )
     assert int(advised[2]) > 2
     assert "1 worker, busy 9" in said or "1 worker, busy 100%" in said
     assert any("the run's bottleneck was judging" in note.text for note in read_notes(run / "notes.jsonl"))
@@ -67,6 +75,14 @@ async def test_a_slow_trainer_is_named(tmp_path: Path) -> None:
     _, said = await explained(tmp_path, "train.minibatches=16", "rollout.group_size=16", FAST)
     assert "bottleneck: the trainer" in said, said
     assert "-> train.minibatches=8" in said
+
+
+async def test_agents_that_wait_for_somebody_else_are_named(tmp_path: Path) -> None:
+    (tmp_path / "waits.py").write_text(WAITS)
+    kind = f"rollout.kind={tmp_path / 'waits.py'}:rollout"
+    _, said = await explained(tmp_path, kind, "control.max_staleness=1", FAST)
+    assert "bottleneck: agents" in said, said
+    assert "-> control.max_staleness=2" in said
 
 
 async def test_a_healthy_run_has_no_note_about_waits(tmp_path: Path) -> None:
