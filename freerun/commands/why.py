@@ -18,6 +18,9 @@ def explain_run(folder: Path, steps: int | None) -> Iterator[str]:
     overview = view.overview()
     said = f": {overview['said']}" if overview["said"] else ""
     yield f"{run.name}, {overview['state']}{said}"
+    if overview["supervised"]:
+        yield "Supervised training: nobody but the trainer works, and engines where a version is evaluated."
+        return
     found = view.why(steps)
     yield from found.lines
     if not found.figures:

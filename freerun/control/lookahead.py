@@ -6,7 +6,8 @@ one in training is the least. More is needed where generating a batch takes long
 answers differ in length and the batch must not wait for its longest.
 
 Where the judge is what everything waits for, more on their way would only queue there. So none begins while a whole
-batch waits for it; the limit does not grow while groups wait for it all the time; and the fewest that ever waited in three steps are too many, of which half are given up.
+batch waits for it; the limit does not grow while groups wait for it all the time; and the fewest that ever waited in
+three steps are too many, of which half are given up.
 
 Consumes what each taking of a batch was like, and how many groups wait for the judge; produces the limit.
 """

@@ -130,7 +130,8 @@ class RunView:
 
     def why(self, steps: int | None = None) -> Why:
         """What holds the run up, by its last steps, or by all but the first."""
-        return why(time_shares(self.columns, steps), self.config())
+        supervised = "reward_mean_all" not in self.columns.names
+        return Why() if supervised else why(time_shares(self.columns, steps), self.config())
 
     def brief(self) -> dict[str, Any]:
         """A row of the list of runs."""

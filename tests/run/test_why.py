@@ -37,9 +37,8 @@ async def test_a_slow_judge_is_named_and_the_advice_makes_the_run_faster(tmp_pat
     judge = f"reward.judge={tmp_path / 'slow.py'}:judge"
     run, said = await explained(tmp_path, judge, "reward.workers=1", FAST, "name=slow")
     assert "bottleneck: judging" in said
-    assert (advised := re.search(r"-> (reward\.workers=(\d+)): an answer takes 2\d(\.\d)? ms, mostly waiting", said)), (
-        said
-    )
+    advised = re.search(r"-> (reward\.workers=(\d+)): an answer takes \d+(\.\d)? ms, mostly waiting", said)
+    assert advised, said
     assert int(advised[2]) > 2
     assert "1 worker, busy 9" in said or "1 worker, busy 100%" in said
     assert any("the run's bottleneck was judging" in note.text for note in read_notes(run / "notes.jsonl"))
