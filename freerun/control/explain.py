@@ -45,7 +45,7 @@ class Explainer:
         if missing <= 0:
             judging = all(place.stage is not Stage.ADMITTED for place in self.first())
             return WaitCause.JUDGING if judging else WaitCause.BOUND
-        generating = len(self.places.of(Stage.ADMITTED))
+        generating = self.places.count(Stage.ADMITTED)
         if self.book.num_running - generating >= min(missing, self.book.num_running or 1):
             return WaitCause.JUDGING
         asked = not generating or any(engine.tokens for engine in self.fleet.engines)

@@ -46,6 +46,9 @@ class Places:
         if place := self._places.get(group):
             place.engine, place.since_s = engine, self.now_s()
 
+    def count(self, stage: Stage) -> int:
+        return sum(one.stage is stage for one in self._places.values())
+
     def of(self, *stages: Stage) -> list[Place]:
         """Those at one of these stages, the longest there first."""
         return sorted((one for one in self._places.values() if one.stage in stages), key=lambda one: one.since_s)

@@ -2,7 +2,7 @@
 
 Consumes waits, as blocks that take their time (`of`) and as work that is awaited (`aloud`). Produces seconds by cause,
 which observers are told, and a note for a wait that is much longer than those before it: once, and again whenever it
-has doubled. While it lasts, what the controller does is the explanation.
+has doubled. After some seconds, what the controller does is the explanation.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ T = TypeVar("T")
 TRAINER, ADMISSION = "trainer", "admission"
 _LOOK_S = 0.05
 """A wait is looked at so often at first, and then less and less, down to once a second."""
-_MOMENT_S = 0.005
+_MOMENT_S = 0.01
 _LEAST_SHARE = 1 / 12
 """A wait shorter than this share of the patience is never said: 5 s of 60."""
 _KNOWN = 5
@@ -105,15 +105,15 @@ class Waits:
         going.since_s, going.at_first = now_s, going.cause()
 
     async def aloud(self, kind: str, work: Coroutine[Any, Any, T], explain: Callable[[], str]) -> T:
-        """Await `work`. A wait that is longer than its kind's usual is explained."""
+        """Await `work`. A wait of some seconds is explained to those who watch; one that is longer than its kind's
+        usual is explained aloud."""
         usual, task, begun_s = self.usual(kind), asyncio.ensure_future(work), _now_s()
-        longer_s = say_at_s = usual.longer_s
-        waited_s = 0.0
+        say_at_s, show_at_s, waited_s = usual.longer_s, self._patience_s * _LEAST_SHARE, 0.0
         try:
             while not (await asyncio.wait({task}, timeout=min(max(waited_s / 10, _LOOK_S), 1.0)))[0]:
                 self.look()
                 waited_s = _now_s() - begun_s
-                if waited_s >= longer_s:
+                if waited_s >= show_at_s:
                     self._observer.doing("controller", explain())
                 if waited_s >= say_at_s:
                     self._observer.note(f"{explain()} (for {waited_s:.0f} s so far)")
@@ -122,7 +122,7 @@ class Waits:
         finally:
             task.cancel()
             usual.add(_now_s() - begun_s)
-            if waited_s >= longer_s:
+            if waited_s >= show_at_s:
                 self._observer.doing("controller", "idle")
 
 

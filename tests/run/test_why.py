@@ -15,6 +15,20 @@ def judge(task, text):
     time.sleep(0.02)
     return float(text == task.answer)
 """
+ONCE = """
+import pathlib, time
+asked = 0
+def judge(task, text):
+    global asked
+    asked += 1
+    try:
+        if asked > 300:
+            (pathlib.Path(__file__).parent / "slept").touch(exist_ok=False)
+            time.sleep(8)
+    except FileExistsError:
+        pass
+    return float(text == task.answer)
+"""
 WAITS = """
 import asyncio
 async def rollout(task, client):
@@ -42,6 +56,8 @@ async def test_a_slow_judge_is_named_and_the_advice_makes_the_run_faster(tmp_pat
     assert int(advised[2]) > 2
     assert "1 worker, busy 9" in said or "1 worker, busy 100%" in said
     assert any("the run's bottleneck was judging" in note.text for note in read_notes(run / "notes.jsonl"))
+    report = (run / "report.html").read_text()
+    assert '"bottleneck":"judging, ' in report
     better, _ = await explained(tmp_path, judge, advised[1], FAST, "name=better")
     slow_s, better_s = (sum(step.step_s for step in read_steps(one / "metrics.jsonl")[2:]) for one in (run, better))
     assert better_s < slow_s / 2
@@ -82,6 +98,15 @@ async def test_agents_that_wait_for_somebody_else_are_named(tmp_path: Path) -> N
     _, said = await explained(tmp_path, kind, "control.max_staleness=1", FAST)
     assert "bottleneck: agents" in said, said
     assert "-> control.max_staleness=2" in said
+
+
+async def test_a_wait_that_is_longer_than_usual_is_explained_in_the_notes(tmp_path: Path) -> None:
+    (tmp_path / "once.py").write_text(ONCE)
+    judge = f"reward.judge={tmp_path / 'once.py'}:judge"
+    run, _ = await explained(tmp_path, judge, "control.steps=20", "reward.workers=2", "control.max_staleness=1")
+    said = [note.text for note in read_notes(run / "notes.jsonl") if "waits for" in note.text]
+    assert len(said) == 1, said
+    assert re.match(r"the trainer waits for judging: 1 group of version \d+, being judged for [5-8](\.\d)? s", said[0])
 
 
 async def test_a_healthy_run_has_no_note_about_waits(tmp_path: Path) -> None:
