@@ -338,6 +338,18 @@ def report(
 
 
 @app.command()
+def why(
+    folder: Annotated[Path, typer.Argument(help="The run's folder.", show_default=False, metavar="RUN_FOLDER")],
+    steps: Annotated[int | None, typer.Option(help="Of the last so many steps; else of all.", min=1)] = None,
+) -> None:
+    """Say what holds a run up, in shares of its time, and which setting to change: while it goes on, or afterwards."""
+    from freerun.commands.why import explain_run
+
+    for line in explain_run(folder, steps):
+        print(line)
+
+
+@app.command()
 def node(
     join: Annotated[str, typer.Option(help="Where the run's controller listens.", metavar="HOST:PORT")],
     key_file: Annotated[

@@ -48,6 +48,11 @@ def in_time(groups: Iterable[Group], version: Version, max_staleness: int, count
 class Bound(Protocol):
     max_staleness: int
 
+    def late(self, ready: list[Group], running: Iterable[Version], version: Version, count: int) -> Version | None:
+        """Where running groups hold back a batch that is ready: those admitted at this version or before it. None
+        where nobody must come first."""
+        ...
+
     def select(self, ready: list[Group], running: Iterable[Version], version: Version, count: int) -> Selection:
         """Choose `count` of the ready groups for the step at `version`; fewer than that taken means wait.
 
@@ -63,15 +68,17 @@ class Wait:
         self.max_staleness = max_staleness
 
     def select(self, ready: list[Group], running: Iterable[Version], version: Version, count: int) -> Selection:
-        by_deadline = sorted(ready, key=lambda group: (group.oldest_version, group.id))
-        take, left = by_deadline[:count], by_deadline[count:]
-        if len(take) < count:
-            return Selection()
-        # A running group's tokens are no older than its admission, so its deadline is taken from that.
-        deadlines = sorted(w + self.max_staleness for w in [*(g.oldest_version for g in left), *running])
-        if any(bisect_right(deadlines, d) > (d - version) * count for d in set(deadlines)):
+        take = _by_deadline(ready)[:count]
+        if len(take) < count or self.late(ready, running, version, count) is not None:
             return Selection()
         return Selection(take=take)
+
+    def late(self, ready: list[Group], running: Iterable[Version], version: Version, count: int) -> Version | None:
+        left = _by_deadline(ready)[count:]
+        # A running group's tokens are no older than its admission, so its deadline is taken from that.
+        deadlines = sorted(w + self.max_staleness for w in [*(g.oldest_version for g in left), *running])
+        over = [d for d in set(deadlines) if bisect_right(deadlines, d) > (d - version) * count]
+        return min(over) - self.max_staleness if over else None
 
 
 class Drop:
@@ -79,6 +86,9 @@ class Drop:
 
     def __init__(self, max_staleness: int) -> None:
         self.max_staleness = max_staleness
+
+    def late(self, ready: list[Group], running: Iterable[Version], version: Version, count: int) -> Version | None:
+        return None
 
     def select(self, ready: list[Group], running: Iterable[Version], version: Version, count: int) -> Selection:
         fresh = [group for group in ready if version - group.oldest_version <= self.max_staleness]
@@ -92,12 +102,19 @@ class Mask:
     def __init__(self, max_staleness: int) -> None:
         self.max_staleness = max_staleness
 
+    def late(self, ready: list[Group], running: Iterable[Version], version: Version, count: int) -> Version | None:
+        return None
+
     def select(self, ready: list[Group], running: Iterable[Version], version: Version, count: int) -> Selection:
         oldest_allowed = version - self.max_staleness
         alive = [group for group in ready if group.newest_version >= oldest_allowed]
         dead = [group for group in ready if group.newest_version < oldest_allowed]
         take = _oldest(alive, count)
         return Selection(take=take, drop=dead, masked_tokens=_mask(take, oldest_allowed))
+
+
+def _by_deadline(groups: list[Group]) -> list[Group]:
+    return sorted(groups, key=lambda group: (group.oldest_version, group.id))
 
 
 def _oldest(groups: list[Group], count: int) -> list[Group]:

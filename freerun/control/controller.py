@@ -7,24 +7,29 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from freerun.control.admission import Admission
 from freerun.control.bound import Selection
 from freerun.control.buffer import Buffer
 from freerun.control.config import ControlConfig
+from freerun.control.explain import Explainer
 from freerun.control.fleet import Fleet, cannot_restart
 from freerun.control.groups import GroupBook, OpenGroup
 from freerun.control.judging import rewarded, unjudged, verdicts_on
 from freerun.control.lookahead import LookaheadLimit
+from freerun.control.places import Places
 from freerun.control.task_queue import TaskQueue
-from freerun.control.waiting import FAILING_S, LAST_STEP_S, background, patiently, unbroken
+from freerun.control.waiting import FAILING_S, LAST_STEP_S, background, unbroken
+from freerun.control.waits import ADMISSION, TRAINER, Waits
 from freerun.core import Batch, DropReason, EngineError, EngineLost, FreerunError, Group, Version
 from freerun.core.groups import Position
 from freerun.core.observer import Observer, Observers
-from freerun.core.reports import WeightsHandle
+from freerun.core.reports import JudgeLoad, WeightsHandle
 from freerun.core.state import RunState
 from freerun.core.trajectory import Trajectory
+from freerun.core.waits import WaitCause
 from freerun.engines.base import Client, Engine, Load
 from freerun.engines.tracked import TrackedEngine
 from freerun.rewards.base import GroupJudge
@@ -73,6 +78,8 @@ class Run:
     restart: Callable[[str, str, bool], bool] = cannot_restart
     """Ends the process of the engine of that name, for that reason, and starts it again, or does not where that is
     false; false where it is nobody's to end."""
+    judge_load: Callable[[], JudgeLoad | None] = lambda: None
+    """What judging has cost so far, where that is known."""
     version: Version = field(init=False)
     """The trainer's. Engines take it a moment later; `admission` knows theirs."""
     published: "asyncio.Queue[WeightsHandle]" = field(default_factory=asyncio.Queue)
@@ -85,6 +92,9 @@ class Run:
     buffer: Buffer = field(init=False)
     load: Load = field(default_factory=Load)
     fleet: Fleet = field(init=False)
+    places: Places = field(default_factory=Places)
+    waits: Waits = field(init=False)
+    explain: Explainer = field(init=False)
     failed_in_a_row: int = 0
     equal_in_a_row: int = 0
     """Groups without signal: all rewards equal."""
@@ -98,17 +108,24 @@ class Run:
         self.delivered.set()
         config, batch_samples = self.config, self.config.groups_per_step * self.group_size
         self.book = GroupBook(self.begins.tally, self.begins.next_group, self.used)
-        self.book.listeners += [self.tasks.solved.note, self.observer.group]
+        self.book.listeners += [self.tasks.solved.note, self.observer.group, self.places.note]
         self.admission = Admission(
             self.book, batch_samples, config.max_staleness, batch_samples * config.steps, self.version
         )
         self.lookahead = LookaheadLimit(
             config.groups_per_step, config.max_staleness, lambda: self.judge.waiting // self.group_size
         )
-        self.buffer = Buffer(self.book, config.bound(), self.lookahead)
+        bound = config.bound()
+        self.buffer = Buffer(self.book, bound, self.lookahead)
         self.fleet = Fleet(
             self.engines, self.observer, config.patience_s, self.engines_may_join, self.load.notify, self.restart
         )
+        self.waits = Waits(self.observer, config.patience_s)
+        self.book.listeners.append(self.waits.changed)
+        self.explain = Explainer(
+            self.book, self.places, self.fleet, bound, config.groups_per_step, batch_samples, self.waits,
+            self.judge_load, lambda: self.version,
+        )  # fmt: skip
 
     async def begin(self, newest: WeightsHandle) -> None:
         """Bring the engines the version that the run begins with."""
@@ -190,9 +207,12 @@ async def produce(run: Run) -> None:
             dealt = run.book.deal(position, task, run.group_size)
             if run.nothing_left:
                 break
-            await run.load.at_most(lambda: run.max_load - run.group_size)
-            await run.buffer.room()
-            await run.admission.admit(dealt)
+            with run.waits.of(ADMISSION, WaitCause.ENGINES):
+                await run.load.at_most(lambda: run.max_load - run.group_size)
+            with run.waits.of(ADMISSION, lambda: WaitCause.JUDGING if run.lookahead.queues else WaitCause.AHEAD):
+                await run.buffer.room()
+            with run.waits.of(ADMISSION, WaitCause.BOUND):
+                await run.admission.admit(dealt)
             run.load.add(run.group_size)
             going.create_task(answer(run, dealt))
             await asyncio.sleep(0)  # a hundred that begin at once would keep the loop from everything else
@@ -242,6 +262,7 @@ async def rolled_out(run: Run, admitted: OpenGroup) -> list[Trajectory] | None:
         engine = await run.fleet.choose(admitted.task.prompt_tokens, but_not=failed)
         admitted.engine = engine.name
         run.load.add(0 if counted else run.group_size)
+        run.places.asked(admitted.id, engine.name)
         client = Client(engine, f"{run.seed}/{admitted.id}/{len(failed)}", run.load, reserved=run.group_size)
         try:
             return trajectories_of(await engine.roll_out(run.rollout(admitted.task, client)))
@@ -262,7 +283,8 @@ async def next_batch(run: Run, step: int) -> tuple[Batch, int]:
     """The batch for this step, empty when the data has ended; the groups that came too late for it are dropped."""
     while True:
         ready = run.buffer.take(run.config.groups_per_step, run.version)
-        selection = await waiting(run, "controller", f"waits for batch {step}", ready)
+        with run.waits.of(TRAINER, run.explain.batch_cause):
+            selection = await waiting(run, "batch", "controller", f"waits for batch {step}", ready, run.explain.batch)
         for group in selection.drop:
             run.book.drop(group.id, DropReason.TOO_STALE, run.version)
         if selection.take or not selection.drop:
@@ -285,20 +307,28 @@ async def learn(run: Run, batch: Batch, masked_tokens: int) -> None:
     is the version's own.
     """
     run.observer.learning(batch, masked_tokens)
-    result = await waiting(run, "trainer", f"learns from batch {batch.version}", run.trainer.step(batch))
+    learning = run.trainer.step(batch)
+    result = await waiting(
+        run, "learn", "trainer", f"learns from batch {batch.version}", learning, run.explain.learning
+    )
     run.fleet.compared(batch, result)
-    await run.delivered.wait()
+    with run.waits.of(TRAINER, WaitCause.WEIGHTS):
+        await run.delivered.wait()
     assert result.weights, "a step publishes its version"
     settle(run, batch, result.version)
     run.delivered.clear()
     run.published.put_nowait(result.weights)
+    run.waits.look()
+    if load := run.judge_load():
+        run.observer.judging(load)
     run.observer.stepped(result)
     for warning in result.warnings:
         run.observer.note(warning)
     state = run.state
-    with suppress(TimeoutError):
+    with suppress(TimeoutError), run.waits.of(TRAINER, WaitCause.WEIGHTS):
         await asyncio.wait_for(run.delivered.wait(), _TO_ENGINES_S)
-    await run.observer.settled(state)
+    with run.waits.of(TRAINER, WaitCause.CHECKPOINT):
+        await run.observer.settled(state)
 
 
 async def deliver(run: Run) -> None:
@@ -308,8 +338,10 @@ async def deliver(run: Run) -> None:
     """
     while True:
         handle = await run.published.get()
-        taken = run.fleet.deliver(handle)
-        updates = await waiting(run, "weights", f"version {handle.version} to the engines", taken)
+        taken, version = run.fleet.deliver(handle), handle.version
+        updates = await waiting(
+            run, "weights", "weights", f"version {version} to the engines", taken, partial(run.explain.weights, version)
+        )
         run.admission.advance(handle.version)
         run.observer.updated(updates)
         await run.observer.published(handle)
@@ -349,10 +381,13 @@ def pass_over(run: Run, group: Group) -> None:
         run.observer.note(f"{found}: there is nothing left to learn from this data, and the run ends here")
 
 
-async def waiting(run: Run, process: str, doing: str, work: Coroutine[Any, Any, T]) -> T:
-    """Wait for what that process does, and say so: at once to those who watch, aloud when it takes long."""
+async def waiting(
+    run: Run, kind: str, process: str, doing: str, work: Coroutine[Any, Any, T], explain: Callable[[], str]
+) -> T:
+    """Wait for what that process does, and say so: at once to those who watch, aloud when it takes longer than waits of
+    its kind usually do."""
     run.observer.doing(process, doing)
     try:
-        return await patiently(work, f"{process}: {doing}", run.config.patience_s, run.observer.note)
+        return await run.waits.aloud(kind, work, explain)
     finally:
         run.observer.doing(process, "idle")

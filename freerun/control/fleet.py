@@ -53,6 +53,8 @@ class Fleet:
         self._all: dict[str, TrackedEngine] = {}
         """Those that are asked, are out, or about to join."""
         self._out: set[TrackedEngine] = set()
+        self.latest: dict[str, EngineStats] = {}
+        """What each last told of itself."""
         self._newest: WeightsHandle | None = None
         self._events: asyncio.Queue[TrackedEngine | str] = asyncio.Queue()
         """For `watch`: an engine that is out, or why one is gone."""
@@ -129,6 +131,7 @@ class Fleet:
     async def _look(self, engine: TrackedEngine) -> None:
         stats, wrong = await looked_at(engine, self._health)
         if stats and engine in self._router:
+            self.latest[engine.name] = stats
             self._observer.engine(engine.name, stats)
         if wrong and self._knows(engine):
             self._health.forget(engine.name)

@@ -5,8 +5,9 @@ d / groups_per_step versions later, so whatever is admitted before it is needed 
 one in training is the least. More is needed where generating a batch takes longer than training on one, or where
 answers differ in length and the batch must not wait for its longest.
 
-Where the judge is what everything waits for, more on their way would only queue there. So none are added while groups
-wait for it all the time; and the fewest that ever waited in three steps are too many, of which half are given up.
+Where the judge is what everything waits for, more on their way would only queue there. So none begins while a whole
+batch waits for it; the limit does not grow while groups wait for it all the time; and the fewest that ever waited in
+three steps are too many, of which half are given up.
 
 Consumes what each taking of a batch was like, and how many groups wait for the judge; produces the limit.
 """
@@ -39,10 +40,17 @@ class LookaheadLimit:
         self._queued_steps = 0
 
     def holds(self, groups: int) -> bool:
-        """Whether another one should wait, when so many are on their way."""
+        """Whether another one should wait, when so many are on their way: too many, or a whole batch at the judge."""
+        if self._queued() >= self._batch:
+            return True
         full = groups >= self.limit
         self._held = self._held or full
         return full
+
+    @property
+    def queues(self) -> bool:
+        """Whether groups queue for the judge: a whole batch, or some at every moment since the last was taken."""
+        return self._least_queued > 0 or self._queued() >= self._batch
 
     def judging(self) -> None:
         """To be called before the judge is given more: its queue is never shorter than in such a moment."""

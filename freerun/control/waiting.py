@@ -14,12 +14,13 @@ FAILING_S = 20.0
 
 
 async def patiently(work: Coroutine[Any, Any, T], what: str, patience_s: float, say: Callable[[str], None]) -> T:
-    """Await `work`; every `patience_s` seconds that it is not done, say so."""
+    """Await `work`. Say so when it is not done after `patience_s` seconds, and whenever that time has doubled."""
     task = asyncio.ensure_future(work)
-    waited_s = 0.0
+    waited_s, more_s = 0.0, patience_s
     try:
-        while not (await asyncio.wait({task}, timeout=patience_s))[0]:
-            waited_s += patience_s
+        while not (await asyncio.wait({task}, timeout=more_s))[0]:
+            waited_s += more_s
+            more_s = waited_s
             say(f"still waiting for {what} after {waited_s:.0f} s")
         return task.result()
     finally:

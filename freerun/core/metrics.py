@@ -331,6 +331,47 @@ METRICS: dict[str, Metric] = {
     "trainer_idle_s": Metric(
         "Trainer idle, seconds", "The same in seconds of the step.", "Near 0 s, as above.", "s", "Speed"
     ),
+    "trainer_waits/*": Metric(
+        "The trainer waits for",
+        "Seconds of the step in which the trainer waited, by what for: answers being generated, judging, the staleness "
+        "bound, weights, a checkpoint, agents.",
+        "Near 0 s where training is the bottleneck. `freerun why` says what the largest calls for.",
+        "s",
+        "Speed",
+    ),
+    "admission_waits/*": Metric(
+        "No further answers begin",
+        "Seconds of the step in which nothing more was begun, by why: engines are full, enough is on its way to the "
+        "trainer, answers queue for the judge, the staleness bound.",
+        "Mostly engines, or ahead (enough is on its way).",
+        "s",
+        "Speed",
+    ),
+    "judge_busy_share": Metric(
+        "Judges busy",
+        "Share of the step in which a reward worker judged, mean over workers.",
+        "Well below 90%, or judging is the bottleneck: raise reward.workers.",
+        "share",
+        "Speed",
+    ),
+    "judge_s": Metric("Time a judgement", "Seconds a worker takes for an answer, mean.", "Level.", "s", "Speed"),
+    "judge_wait_s": Metric(
+        "Wait for a judge",
+        "Seconds that an answer waits for a reward worker, mean.",
+        "A small part of a step. Otherwise raise reward.workers.",
+        "s",
+        "Speed",
+    ),
+    "judge_workers": Metric(
+        "Reward workers", "Answers that can be judged at the same time.", "It grows while it helps.", "", "Speed"
+    ),
+    "judge_cpu_share": Metric(
+        "Judges compute",
+        "Share of a judgement in which it computes. For the rest it waits, such as for another machine.",
+        "",
+        "share",
+        "Speed",
+    ),
     "update_s": Metric(
         "Weight update",
         "Seconds from the end of a training step until the engines had its weights.",

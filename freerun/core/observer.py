@@ -10,10 +10,11 @@ from typing import Any
 from freerun.core.groups import GroupEvent
 from freerun.core.nouns import Batch, Group
 from freerun.core.records import StepRecord
-from freerun.core.reports import EngineStats, Evaluation, Span, StepResult, UpdateReport, WeightsHandle
+from freerun.core.reports import EngineStats, Evaluation, JudgeLoad, Span, StepResult, UpdateReport, WeightsHandle
 from freerun.core.state import RunState
 from freerun.core.task import Task, Version
 from freerun.core.trajectory import Trajectory
+from freerun.core.waits import WaitCause
 
 
 class Observer:
@@ -56,6 +57,12 @@ class Observer:
 
     def engine_out(self, name: str, why: str) -> None:
         """An engine is asked nothing more: for good, or until it is heard of again."""
+
+    def judging(self, load: JudgeLoad) -> None:
+        """What judging has cost so far, with each step."""
+
+    def waited(self, who: str, cause: WaitCause, seconds: float) -> None:
+        """The trainer, or admission, has waited so long for that, since this was last told."""
 
     def step(self, record: StepRecord) -> None:
         """All figures of a step, complete: what metrics.jsonl holds. It follows `updated`."""
@@ -120,6 +127,12 @@ class Observers(Observer):
 
     def engine_out(self, name: str, why: str) -> None:
         self._tell(lambda observer: observer.engine_out(name, why))
+
+    def judging(self, load: JudgeLoad) -> None:
+        self._tell(lambda observer: observer.judging(load))
+
+    def waited(self, who: str, cause: WaitCause, seconds: float) -> None:
+        self._tell(lambda observer: observer.waited(who, cause, seconds))
 
     def step(self, record: StepRecord) -> None:
         self._tell(lambda observer: observer.step(record))

@@ -111,6 +111,22 @@ class StepRecord:
     agents: AgentRecord | None = None
     """How the sessions of agents went; None in a run without agents."""
 
+    trainer_waits: dict[str, float] = field(default_factory=dict)
+    """What the trainer waited for (`WaitCause`) → seconds of `step_s`."""
+    admission_waits: dict[str, float] = field(default_factory=dict)
+    """Why no further group was begun (`WaitCause`) → seconds of `step_s`. `engines` means that they were full."""
+    judge_workers: int = 0
+    """Answers that could be judged at the same time when the step ended."""
+    judge_busy_share: float = math.nan
+    """Share (0 to 1) of `step_s` in which a worker judged, mean over workers."""
+    judge_s: float = math.nan
+    """Seconds a judgement since the previous step, mean; the previous step's where there was none."""
+    judge_wait_s: float = math.nan
+    """Seconds that an answer waited for a worker, mean over those judged since the previous step."""
+    judge_cpu_share: float = math.nan
+    """Share (0 to 1) of a judgement in which it computes; it waits for the rest. NaN where the machine does not
+    tell."""
+
     @property
     def judge_failures(self) -> dict[str, int]:
         """Reason → samples that have no reward."""

@@ -1,6 +1,7 @@
 """What the processes of a run report: plain data that the loop passes on to whoever observes it."""
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,49 @@ class EngineStats:
     prompt_tokens: int = 0
     reused_tokens: int = 0
     """Tokens of prompts, and how many of them were in the cache."""
+    longest_tokens: int = 0
+    longest_most: int = 0
+    """Of the running answer with the most tokens: how many it has, and how many it may have. 0: not told."""
+
+
+_FULL = 0.8
+"""Workers that are busier than this keep answers waiting."""
+_MOST_WORKERS = 256
+"""More are never advised: the judge itself must be faster then."""
+
+
+@dataclass(slots=True, frozen=True)
+class JudgeLoad:
+    """What judging has cost so far. Counters only grow."""
+
+    workers: int
+    """Answers that can be judged at the same time."""
+    waiting: int
+    """Answers that nobody has begun to judge."""
+    judged: int = 0
+    busy_s: float = 0.0
+    """Seconds that workers spent on those, all together."""
+    queued_s: float = 0.0
+    """Seconds that those waited for a worker, all together."""
+    cpu_share: float = math.nan
+    """Share (0 to 1) of a judgement in which it computes; NaN where the machine does not tell."""
+
+    @property
+    def judge_s(self) -> float:
+        """Seconds a judgement, mean."""
+        return self.busy_s / self.judged if self.judged else math.nan
+
+    def enough_workers(self, within_s: float) -> int:
+        """How many would keep up: they judge in `within_s` what these judge in the time of a step. Twice as many
+        as there are where nothing says how long that may take."""
+        if not within_s or not self.busy_s:
+            return 2 * self.workers
+        return min(max(math.ceil(self.busy_s / within_s / _FULL), self.workers + 1), _MOST_WORKERS)
+
+    def since(self, before: "JudgeLoad") -> "JudgeLoad":
+        """What came to it."""
+        judged, busy_s = self.judged - before.judged, self.busy_s - before.busy_s
+        return replace(self, judged=judged, busy_s=busy_s, queued_s=self.queued_s - before.queued_s)
 
 
 PUBLISH = "publish"

@@ -278,6 +278,11 @@ class ForkedWorker:
         self.about = loaded.about
 
     @property
+    def pid(self) -> int | None:
+        """None when it is dead."""
+        return self._pid
+
+    @property
     def alive(self) -> bool:
         return self._pid is not None and not self._connection.reader.at_eof()
 

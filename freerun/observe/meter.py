@@ -7,7 +7,7 @@ when the engines have its version; one of supervised training, which publishes n
 
 import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,11 +16,14 @@ from freerun.core.groups import GroupEvent, Stage, Tally, TallyCounter
 from freerun.core.nouns import NOT_SAMPLED, trained_by_version
 from freerun.core.observer import Observer
 from freerun.core.records import AgentRecord, StepRecord
-from freerun.core.reports import EngineStats, Span, StepResult, UpdateReport
+from freerun.core.reports import EngineStats, JudgeLoad, Span, StepResult, UpdateReport
 from freerun.core.trajectory import Trajectory
+from freerun.core.waits import WaitCause
 from freerun.observe.advice import Advice, AgentAdvice
 from freerun.observe.agents import SessionCounter
 from freerun.observe.engines import EngineFigures
+from freerun.observe.judges import JudgeFigures
+from freerun.observe.learning import LearningAdvice
 
 
 @dataclass(frozen=True)
@@ -98,10 +101,15 @@ class StepMeter(Observer):
         self._engines = EngineFigures()
         self._sessions = SessionCounter(agents_before)
         self._agent_advice = AgentAdvice()
+        self._learning_advice = LearningAdvice()
+        self._waits = _no_waits()
+        """Who → what for → seconds since the last step."""
+        self._judges = JudgeFigures()
 
     def begin(self, engines_idle_s: Mapping[str, float]) -> None:
         """Generation begins now: what came before was start-up, when engines, by name, have been idle for so long."""
         self._last_step_s = self._batch_asked_s = time.monotonic()
+        self._waits.clear()
         self._engines.begin(engines_idle_s)
 
     def group(self, event: GroupEvent) -> None:
@@ -127,6 +135,12 @@ class StepMeter(Observer):
         self._tell.doing(name, doing)
         for span in stats.spans:
             self._tell.span(replace(span, process=name))
+
+    def judging(self, load: JudgeLoad) -> None:
+        self._judges.heard(load)
+
+    def waited(self, who: str, cause: WaitCause, seconds: float) -> None:
+        self._waits[who][cause.value] += seconds
 
     def engine_out(self, name: str, why: str) -> None:
         self._engines.out(name)
@@ -182,10 +196,13 @@ class StepMeter(Observer):
             self._draw(stepped)
             self.steps.append(stepped.record)
             self._tell.step(stepped.record)
+            for note in self._learning_advice.notes(stepped.record):
+                self._tell.note(note)
 
     def _record(self, now_s: float, trained: BatchFigures, result: StepResult) -> StepRecord:
         step_s = now_s - self._last_step_s
         every, tally = self._engines.latest, self._ended.tally
+        waits, self._waits = self._waits, _no_waits()
         return StepRecord(
             step=result.version,
             version=result.version,
@@ -212,6 +229,9 @@ class StepMeter(Observer):
             solved=self._solved(),
             cache_hit_share=self._engines.cache_hit_share(),
             agents=self._sessions.record,
+            trainer_waits=dict(waits["trainer"]),
+            admission_waits=dict(waits["admission"]),
+            **self._judges.figures(step_s),
             trainer=result.metrics
             | {"masked_tokens": float(trained.masked_tokens), "recomputed_tokens": 0.0, "weights_bytes": 0.0},
         )
@@ -231,6 +251,10 @@ class StepMeter(Observer):
         self._tell.span(Span("step", f"step {result.version}", start_s, result.learned_s, process="trainer"))
         for name, phase_start_s, phase_end_s in result.phases:
             self._tell.span(Span("phase", name, phase_start_s, phase_end_s, process="trainer"))
+
+
+def _no_waits() -> defaultdict[str, defaultdict[str, float]]:
+    return defaultdict(lambda: defaultdict(float))
 
 
 def _mean(values: Sequence[float] | Sequence[int] | Sequence[bool], none: float = 0.0) -> float:

@@ -26,12 +26,16 @@ from freerun.observe.status import RunPhase, RunStatus, read_status
 from freerun.observe.summary import Summary, outcome, summarise
 from freerun.observe.tail import LinesTail
 from freerun.observe.tiles import overlap_in_words, tiles
+from freerun.observe.time_shares import time_shares
+from freerun.observe.why import Why, why
 
 POINTS = 600
 """Points of a curve, unless asked for more."""
 SUMMARY_SHARE = 0.01
 """A summary is worked out anew when that takes at most this share of the time."""
 OPENING_STEPS = 8
+WHY_STEPS = 50
+"""The page says what the last so many steps waited for."""
 
 
 class RunView:
@@ -103,7 +107,7 @@ class RunView:
         self.refresh()
         self.spans.refresh()
         summary, config, status = self.summary(), self.config(), self.status
-        bound = staleness_bound(config)
+        bound, found = staleness_bound(config), self.why(WHY_STEPS)
         return {
             "name": self.folder.name,
             "path": str(self.folder.path.resolve()),
@@ -113,6 +117,7 @@ class RunView:
             "outcome": outcome(summary, bound),
             "tiles": tiles(summary, self.evals, bound),
             "overlap": overlap_in_words(summary),
+            "why": {"bottleneck": found.bottleneck, "figures": found.figures, "advice": found.advice},
             "histogram": list(summary.staleness_histogram.items()),
             "evals": self.evals,
             "notes": self.notes[-500:],
@@ -122,6 +127,11 @@ class RunView:
             "last_seen": [] if summary.steps else self._last_seen(),
             "config": self.config_text(),
         }
+
+    def why(self, steps: int | None = None) -> Why:
+        """What holds the run up, by its last steps, or by all but the first."""
+        supervised = "reward_mean_all" not in self.columns.names
+        return Why() if supervised else why(time_shares(self.columns, steps), self.config())
 
     def brief(self) -> dict[str, Any]:
         """A row of the list of runs."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import field_validator
+from pydantic import PrivateAttr, field_validator
 
 from freerun.core import Task
 from freerun.core.section import Section, knob
@@ -12,8 +12,8 @@ from freerun.machine.host import processors
 from freerun.rewards.judges import BUILT_IN, JUDGES, check, check_tasks
 from freerun.rewards.spec import JudgeSetting, JudgeSpec, parse_judge, typed
 
-_MOST_WORKERS = 32
-"""A worker that runs programs may hold half a gigabyte of theirs."""
+MOST_WORKERS = 32
+"""Unless somebody says how many. A worker that runs programs may hold half a gigabyte of theirs."""
 
 
 class RewardConfig(Section):
@@ -26,13 +26,15 @@ class RewardConfig(Section):
     workers: int | None = knob(
         None,
         "How many processes judge at the same time; empty: as many as the run's other processes leave processors for, "
-        "at least 1 and at most 32.",
+        "at least 1 and at most 32; of a judge that mostly waits, more while answers queue.",
         ge=1,
     )
     where: Literal["controller", "machines"] = knob(
         "controller", "Whether judges run on the controller's machine, or on those that joined the run."
     )
     timeout_s: float = knob(10.0, "A judgement that takes longer is killed and its sample not trained on.", gt=0)
+
+    _may_grow: bool = PrivateAttr(False)
 
     @property
     def processes(self) -> int:
@@ -42,8 +44,17 @@ class RewardConfig(Section):
     def beside(self, threads: int, cores: int | None = None) -> "RewardConfig":
         """With workers for the processors that so many busy threads leave over, unless it says how many. `cores` are
         those of the machine where they run, which is this one unless told."""
-        spare = min(max((cores or processors()) - threads, 1), _MOST_WORKERS)
-        return self if self.workers else self.model_copy(update={"workers": spare})
+        spare = min(max((cores or processors()) - threads, 1), MOST_WORKERS)
+        if self.workers:
+            return self
+        planned = self.model_copy(update={"workers": spare})
+        planned._may_grow = True
+        return planned
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether the number of workers was planned, and nobody has said that it must be this one."""
+        return self._may_grow or not self.workers
 
     @field_validator("judge", mode="plain")
     @classmethod

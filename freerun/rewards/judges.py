@@ -43,6 +43,8 @@ REMOTE = frozenset({"model", "http"})
 """They wait for somebody else: each has workers and a deadline of its own, and trying again may help."""
 PURE = frozenset({"exact", "number", "constant", "math", "format", "length", "overlong"})
 """They say the same of the same task and text, whenever they are asked."""
+COMPUTE = frozenset(BUILT_IN) - REMOTE - {"verifiers"}
+"""They wait for nobody: more of them than there are processors judge no faster."""
 MOST_NAMED = 10
 """How many tasks one error line names."""
 

@@ -1,16 +1,21 @@
 """A pool of worker processes that run the same judges. A judgement that misses its deadline is killed."""
 
 import asyncio
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
 from freerun.core import FreerunError
 from freerun.core.lanes import Lanes
-from freerun.core.reports import Span
+from freerun.core.reports import JudgeLoad, Span
 from freerun.machine.forked import Forks
+from freerun.machine.host import memory_bytes
 from freerun.rewards.base import JudgeReason, Verdict
+from freerun.rewards.growth import LOOK_S, BusyTime, Growth, Look
 from freerun.rewards.judges import REMOTE
 from freerun.rewards.process import JudgeWorker, program
 from freerun.rewards.spec import JudgeSpec
@@ -29,6 +34,7 @@ FIRST_PAUSE_S = 0.2
 class _PendingRequest:
     request: bytes
     verdict: asyncio.Future[Verdict]
+    asked_s: float
 
 
 class Pool:
@@ -42,13 +48,28 @@ class Pool:
     A judgement is tried again, up to `retries` times, if its worker died or a remote judge failed. One that timed out
     is not: the same input would only hang again.
 
+    It may grow: see `Growth`. Nothing makes it smaller, for an idle worker costs next to nothing.
+
     Invariant: a worker has at most one request, and only one task, `_serve`, talks to it and ends it.
     """
 
     def __init__(
-        self, judges: list[JudgeSpec], *, workers: int, timeout_s: float, retries: int, log: BinaryIO | None = None
+        self,
+        judges: list[JudgeSpec],
+        *,
+        workers: int,
+        timeout_s: float,
+        retries: int,
+        most: int = 0,
+        log: BinaryIO | None = None,
     ) -> None:
+        """With `workers` to begin with, and `most` where it may grow."""
         self._workers = workers
+        self._growth = Growth(workers, max(most, workers), memory_bytes() // 2)
+        self._busy, self._judged, self._queued_s, self._cpu_share = BusyTime(), 0, 0.0, math.nan
+        self._at_work: dict[asyncio.Task[None], JudgeWorker] = {}
+        self._failed_since = False
+        """Whether a judgement has failed since the last look: more of them at once might be the reason."""
         self._timeout_s = timeout_s
         self._retries = retries
         remote = any(judge.name in REMOTE for judge in judges)
@@ -76,10 +97,15 @@ class Pool:
             await self._forks.end()
             raise
         self.sees_samples = any(worker.sees_samples for worker in workers)
-        self._tasks = [asyncio.create_task(self._serve(worker)) for worker in workers]
-        for task in self._tasks:
-            task.add_done_callback(self._on_task_done)
+        for worker in workers:
+            self._begin(self._serve(worker))
+        self._begin(self._look())
         return self
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._on_task_done)
+        self._tasks.append(task)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -94,6 +120,11 @@ class Pool:
     def waiting(self) -> int:
         """The number of requests that no worker has taken yet."""
         return self._queue.qsize()
+
+    @property
+    def load(self) -> JudgeLoad:
+        spent = self._judged, self._busy.seconds, self._queued_s
+        return JudgeLoad(self._workers, self.waiting, *spent, self._cpu_share)
 
     def spans(self, every: bool = False) -> list[Span]:
         """When its workers were busy, since it was last asked. What may still become longer is left for the next time,
@@ -129,19 +160,23 @@ class Pool:
         verdict: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
         self._pending.add(verdict)
         verdict.add_done_callback(self._pending.discard)
-        self._queue.put_nowait(_PendingRequest(request, verdict))
+        self._queue.put_nowait(_PendingRequest(request, verdict, time.monotonic()))
         return await verdict
 
     async def _serve(self, worker: JudgeWorker) -> None:
         """Judge requests with one worker. Replace it if it hangs or dies, and before its memory grows."""
+        task = asyncio.current_task()
+        assert task is not None
         try:
             while True:
+                self._at_work[task] = worker
                 pending = await self._queue.get()
                 if pending.verdict.done():  # the call was cancelled
                     continue
                 if not worker.alive or worker.asked >= JUDGEMENTS_PER_WORKER:
                     worker = await self._replace(worker)
-                with self._lanes.busy():
+                self._queued_s += time.monotonic() - pending.asked_s
+                with self._lanes.busy(), self._counted():
                     for _ in range(MAX_FOREIGN_REPLIES):
                         if (verdict := await worker.judge(pending.request, self._timeout_s)) is not None:
                             break
@@ -150,10 +185,43 @@ class Pool:
                         verdict = Verdict(None, JudgeReason.CRASH, "processes that the judge forked reply in its place")
                 if not pending.verdict.done():
                     pending.verdict.set_result(verdict)
+                self._failed_since |= verdict.reward is None
                 if verdict.reason in (JudgeReason.TIMEOUT, JudgeReason.CRASH):
                     worker = await self._replace(worker)
         finally:
             await worker.end()
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        self._busy.change(1)
+        try:
+            yield
+        finally:
+            self._busy.change(-1)
+            self._judged += 1
+
+    async def _look(self) -> None:
+        """See now and then what the workers do, and have more of them where that helps."""
+        look = Look()
+        while True:
+            await asyncio.sleep(LOOK_S)
+            failed, self._failed_since = self._failed_since, False
+            pids = [pid for worker in self._at_work.values() if (pid := worker.pid)]
+            spent = look.spent(pids, self._busy.seconds)
+            if spent is None or not spent.busy_s:
+                continue
+            self._cpu_share = spent.cpu_share
+            if not failed:
+                await self._grow(self._growth.workers(self._workers, self.waiting, spent))
+
+    async def _grow(self, workers: int) -> None:
+        while self._workers < workers:
+            try:
+                worker = await self._forks.fork()
+            except (FreerunError, OSError):  # those that are there go on
+                return
+            self._workers += 1
+            self._begin(self._serve(worker))
 
     async def _replace(self, worker: JudgeWorker) -> JudgeWorker:
         await worker.end()

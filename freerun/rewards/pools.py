@@ -5,10 +5,10 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
-from freerun.core.reports import Span
+from freerun.core.reports import JudgeLoad, Span
 from freerun.rewards.base import Verdict
-from freerun.rewards.config import RewardConfig
-from freerun.rewards.judges import REMOTE
+from freerun.rewards.config import MOST_WORKERS, RewardConfig
+from freerun.rewards.judges import COMPUTE, REMOTE
 from freerun.rewards.pool import Pool
 from freerun.rewards.spec import JudgeSpec
 
@@ -25,6 +25,8 @@ class PoolSettings:
     workers: int
     timeout_s: float
     retries: int
+    most: int = 0
+    """How many workers it may grow to; 0: as many as it begins with."""
 
 
 class JudgePool(Protocol):
@@ -34,6 +36,9 @@ class JudgePool(Protocol):
 
     @property
     def waiting(self) -> int: ...
+
+    @property
+    def load(self) -> JudgeLoad: ...
 
     def judge(self, request: bytes) -> Awaitable[Verdict]: ...
 
@@ -58,13 +63,26 @@ async def open_here(settings: list[PoolSettings], log: BinaryIO | None) -> Async
     async with AsyncExitStack() as stack:
         pools = []
         for one in settings:
-            pool = Pool(one.judges, workers=one.workers, timeout_s=one.timeout_s, retries=one.retries, log=log)
+            pool = Pool(
+                one.judges, workers=one.workers, timeout_s=one.timeout_s, retries=one.retries, most=one.most, log=log
+            )
             pools.append(await stack.enter_async_context(pool))
         yield pools
 
 
 def pools_of(config: RewardConfig, retries: int) -> list[PoolSettings]:
-    return [PoolSettings(judges, *_pool_size(judges[0], config), retries=retries) for judges in by_pool(config.parts)]
+    return [
+        PoolSettings(judges, *_pool_size(judges[0], config), retries=retries, most=_most(judges, config))
+        for judges in by_pool(config.parts)
+    ]
+
+
+def _most(judges: list[JudgeSpec], config: RewardConfig) -> int:
+    """Whether more workers may help is known of our own judges, and measured of others. Nothing grows where somebody
+    has said how many there are."""
+    told = judges[0].workers or (config.workers and not config.may_grow and judges[0].name not in REMOTE)
+    may_wait = any(judge.name not in COMPUTE for judge in judges)
+    return MOST_WORKERS if may_wait and not told else 0
 
 
 def _pool_size(judge: JudgeSpec, config: RewardConfig) -> tuple[int, float]:

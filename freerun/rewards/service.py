@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from freerun.core import FreerunError, RewardError, Task
-from freerun.core.reports import Span
+from freerun.core.reports import JudgeLoad, Span
 from freerun.machine.frames import frame
 from freerun.rewards.base import JudgedSample, JudgeReason, Verdict, total
 from freerun.rewards.cache import VerdictCache
@@ -90,6 +90,11 @@ class JudgeService:
         """The number of answers that wait to be judged, in the pool with the longest queue."""
         return max((pool.waiting for pool in self._pools), default=0)
 
+    @property
+    def load(self) -> JudgeLoad | None:
+        """What judging has cost so far, in the pool that holds the others up: answers wait for all of them."""
+        return max((pool.load for pool in self._pools), key=_fullness, default=None)
+
     def spans(self, every: bool = False) -> list[Span]:
         """When judges were busy, since it was last asked."""
         return [span for pool in self._pools for span in pool.spans(every)]
@@ -138,6 +143,10 @@ class JudgeService:
         for pool in self._pools:
             pool.stop(self._gave_up)
         raise copy_error(self._gave_up)
+
+
+def _fullness(load: JudgeLoad) -> tuple[int, float]:
+    return load.waiting, load.busy_s / max(load.workers, 1)
 
 
 def _raised_at(detail: str) -> str:

@@ -125,7 +125,7 @@ def shared_out(settings: list[PoolSettings], workers: Mapping[str, int]) -> dict
         for number, one in enumerate(settings):
             even = one.workers // len(workers) + (place < one.workers % len(workers))
             if mine := count if one.workers == total else even:
-                found[name][number] = replace(one, workers=mine)
+                found[name][number] = replace(one, workers=mine, most=0)
     return found
 
 

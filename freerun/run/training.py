@@ -14,6 +14,7 @@ from freerun.core import ProcessDied, Version
 from freerun.core.observer import Observer
 from freerun.core.records import StepRecord
 from freerun.core.reports import Evaluation
+from freerun.core.section import by_dotted_key
 from freerun.core.state import RunState
 from freerun.machine.garbage import freeze_heap
 from freerun.observe.book_reader import BookReader
@@ -21,6 +22,7 @@ from freerun.observe.folder import RunFolder
 from freerun.observe.live import view
 from freerun.observe.report import reported
 from freerun.observe.status import StatusFile, ended
+from freerun.observe.why import cost_most
 from freerun.plan.placement import EVALUATOR
 from freerun.rollouts.base import GroupRollout
 from freerun.rollouts.load import make_rollout
@@ -137,6 +139,7 @@ def run_of(
         tasks=observed.tasks,
         rollout=rollout,
         judge=running.judge,
+        judge_load=lambda: running.judge.load,
         engines=running.engines,
         engines_may_join=running.kept.any,
         restart=running.kept.restart,
@@ -189,6 +192,8 @@ async def _train(run: Run, running: RunProcesses, start: Start, observed: Observ
             background(_keep_engines(run, beside, running, start.folder)),
         ):
             await control_train(run)
+            if told := cost_most(observed.meter.steps, by_dotted_key(config.model_dump(mode="json"))):
+                everybody.note(told)
             if beside:
                 everybody.doing("controller", "waits for the last evaluation")
                 await beside.last()

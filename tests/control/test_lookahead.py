@@ -61,6 +61,16 @@ def test_what_always_queues_for_the_judge_is_too_much_and_none_is_added_meanwhil
     assert taken(lookahead, 1, waited_s=5.0, left=0) == 16, "the judge had no work for a moment"
 
 
+def test_a_whole_batch_that_queues_for_the_judge_holds_the_next_group_at_once() -> None:
+    queue = 8
+    lookahead = LookaheadLimit(batch=8, max_staleness=4, queued=lambda: queue)
+    assert lookahead.holds(9)
+    assert lookahead.queues
+    queue = 7
+    assert not lookahead.holds(9), "as many as the judge gets through meanwhile may be on their way"
+    assert taken(lookahead, 1, waited_s=5.0, left=0, held=False) == 16, "it was not the limit that held"
+
+
 def test_synchronous_training_has_one_batch() -> None:
     lookahead = LookaheadLimit(batch=8, max_staleness=0)
     assert lookahead.limit == 8

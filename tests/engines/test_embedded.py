@@ -195,6 +195,21 @@ def test_an_answer_does_not_depend_on_its_company() -> None:
     assert {index: done["a", index].tokens for index in range(4)} == expected
 
 
+def test_it_tells_how_far_the_longest_answer_is() -> None:
+    e = engine()
+    assert e.furthest == (0, 0)
+    e.submit("a", [5, 6, 7], SAMPLING, 1)
+    for _ in range(6):
+        e.step()
+    e.submit("b", [5, 6], replace(SAMPLING, max_new_tokens=9), 1)
+    e.step()
+    tokens, most = e.furthest
+    assert 4 <= tokens <= 8
+    assert most == 24
+    run(e)
+    assert e.furthest == (0, 0)
+
+
 def test_greedy_takes_the_likeliest() -> None:
     decoder = tiny_decoder(3)
     e = engine(decoder)

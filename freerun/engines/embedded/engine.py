@@ -97,6 +97,12 @@ class EmbeddedEngine:
         return len(self._scheduler.running)
 
     @property
+    def furthest(self) -> tuple[int, int]:
+        """Of the running answer with the most tokens: how many it has, and how many it may have."""
+        running = ((one.sampled, one.request.sampling.max_new_tokens) for one in self._scheduler.running)
+        return max(running, default=(0, 0))
+
+    @property
     def waiting(self) -> int:
         return len(self._scheduler.waiting)
 

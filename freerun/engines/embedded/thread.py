@@ -191,6 +191,7 @@ class EngineThread:
         def snapshot() -> EngineStats:
             self._end_span()
             engine, spans = self._engine, list(self._spans)
+            longest_tokens, longest_most = engine.furthest
             self._spans.clear()
             return EngineStats(
                 version=engine.version,
@@ -202,6 +203,8 @@ class EngineThread:
                 spans=spans,
                 prompt_tokens=engine.prompt_tokens,
                 reused_tokens=engine.reused_tokens,
+                longest_tokens=longest_tokens,
+                longest_most=longest_most,
             )
 
         return await self.call(snapshot)

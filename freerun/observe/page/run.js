@@ -19,6 +19,13 @@ function nowOf(overview) {
     html("em", {}, known(since) && Date.now() / 1000 - since > 2 ? `for ${clock(Math.round(Date.now() / 1000 - since))}` : "")))];
 }
 
+// What holds the run up, and what to change.
+function whyOf(why) {
+  if (!why?.bottleneck) return [];
+  return [html("h2", {}, "What it waits for"), html("p", {}, html("b", {}, why.bottleneck), ...why.advice.map((line) => html("span", {}, ` → ${line}`))),
+    html("details", {}, html("summary", {}, "Shares of the time"), html("ul", {}, ...why.figures.map((line) => html("li", {}, line))))];
+}
+
 function evalsOf(evals) {
   const k = evals.some((e) => e.k > 1);
   const rows = [...evals].reverse().map((e) => html("tr", {}, html("td", {}, String(e.step)), html("td", {}, clock(e.time_s)), html("td", { class: "number" }, html("b", {}, short(e.pass_at_1))),
@@ -52,14 +59,16 @@ async function runPage(host, name) {
 
   // ---- the top
   const top = html("header", { class: "top" }), now = html("div", { class: "now" }), tiles = html("dl", { class: "tiles" }), problems = html("div", { class: "problems" });
+  const slow = html("div", { class: "why" });
   const badge = html("span", {}), outcome = html("p", { class: "outcome" });
-  top.append(html("p", { class: "eyebrow" }, source.isLive ? html("a", { href: "#/" }, "Runs") : "Freerun run", " ", badge), html("h1", {}, overview.name), outcome, now, problems, tiles);
+  top.append(html("p", { class: "eyebrow" }, source.isLive ? html("a", { href: "#/" }, "Runs") : "Freerun run", " ", badge), html("h1", {}, overview.name), outcome, now, problems, tiles, slow);
   function drawTop() {
     badge.replaceChildren(pill(overview.state));
     outcome.textContent = overview.said && overview.state === "failed" ? `${overview.outcome} It failed: ${overview.said}` : overview.outcome;
     now.replaceChildren(...nowOf(overview));
     tiles.replaceChildren(...overview.tiles.map(tileOf));
     tiles.hidden = !overview.tiles.length;
+    slow.replaceChildren(...whyOf(overview.why));
     problems.replaceChildren(...overview.problems.map((text) => html("p", {}, text)),
       ...(overview.state === "lost" ? [html("p", {}, "Nothing was heard of the run for a while: it was killed, or its machine is gone. freerun resume goes on with it.")] : []));
     if (overview.last_seen.length) problems.append(html("p", {}, "No training step is done yet. Last seen: "), html("ul", {}, ...overview.last_seen.map((text) => html("li", {}, text))));

@@ -6,15 +6,17 @@ and a reason, as one whose worker died on the controller's machine.
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 
 from freerun.core import ProcessDied
-from freerun.core.reports import Span
+from freerun.core.reports import JudgeLoad, Span
 from freerun.machine.nodes.link import Link, LinkLost, join
 from freerun.rewards.base import JudgeReason, Verdict
+from freerun.rewards.growth import BusyTime
 from freerun.rewards.machines.messages import LOST_S, About, FromJudge, Judgement, ToJudge
 from freerun.rewards.pool import copy_error, judging_lanes
 from freerun.rewards.spec import JudgeSpec
@@ -32,6 +34,7 @@ _LONGEST = 60 * 2**20
 class _Pending:
     request: bytes
     verdict: asyncio.Future[Verdict]
+    asked_s: float
     losses: int = 0
     ended: Callable[[], None] = lambda: None
     """To be called when the machine that it was sent to has it no more."""
@@ -67,11 +70,14 @@ class JudgeMachine:
         workers = self._workers.get(pool, 0)
         return self._running[pool] / workers if workers else float("inf")
 
+    def workers(self, pool: int) -> int:
+        return self._workers.get(pool, 0)
+
     def send(self, pool: "SpreadPool", pending: _Pending) -> None:
         self._number += 1
         self._asked[self._number] = pool, pending
         self._running[pool.number] += 1
-        pending.ended = pool.lanes.begin()
+        pending.ended = pool.begin()
         self._link.send(ToJudge(id=self._number, pool=pool.number, request=pending.request))
 
     async def serve(self) -> None:
@@ -113,11 +119,19 @@ class SpreadPool:
         self._queue: deque[_Pending] = deque()
         self._pending: set[asyncio.Future[Verdict]] = set()
         self._stopped_by: BaseException | None = None
+        self.busy, self.judged, self._queued_s = BusyTime(self._workers), 0, 0.0  # more is sent than is judged at once
         self.lanes = judging_lanes(judges)
 
     @property
     def waiting(self) -> int:
         return len(self._queue)
+
+    @property
+    def load(self) -> JudgeLoad:
+        return JudgeLoad(self._workers(), self.waiting, self.judged, self.busy.seconds, self._queued_s)
+
+    def _workers(self) -> int:
+        return sum(machine.workers(self.number) for machine in self._machines.values())
 
     def spans(self, every: bool = False) -> list[Span]:
         """When machines had requests of its, since it was last asked."""
@@ -134,7 +148,7 @@ class SpreadPool:
         verdict: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
         self._pending.add(verdict)
         verdict.add_done_callback(self._pending.discard)
-        self._queue.append(_Pending(request, verdict))
+        self._queue.append(_Pending(request, verdict, time.monotonic()))
         self.dispatch()
         return await verdict
 
@@ -152,7 +166,20 @@ class SpreadPool:
                 return
             pending = self._queue.popleft()
             if not pending.verdict.done():  # else the call was cancelled
+                self._queued_s += time.monotonic() - pending.asked_s
                 least.send(self, pending)
+
+    def begin(self) -> Callable[[], None]:
+        """A machine has a request of its. What is returned is to be called when it has it no more."""
+        self.busy.change(1)
+        drawn = self.lanes.begin()
+
+        def end() -> None:
+            drawn()
+            self.busy.change(-1)
+            self.judged += 1
+
+        return end
 
     def take_back(self, pending: _Pending) -> None:
         """The machine that it was sent to is gone."""
