@@ -245,21 +245,26 @@ class Processes:
         return child
 
     async def watch(self) -> None:
-        """Never returns: raises as soon as a process that the run needs has ended. If several have, it names one that
-        was killed, or the first that was started: others may have ended because it did."""
+        """Never returns: raises as soon as a process that the run needs has ended."""
         if not self._vital:
             await asyncio.Future()
-        waits = {asyncio.create_task(child.wait()): child for child in self._vital}
-        try:
-            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-        ended = [child for wait, child in waits.items() if wait in done]
-        raise min(ended, key=lambda child: (child.returncode or 0) >= 0).died()
+        raise await first_death(self._vital)
 
     async def __aexit__(self, *_: object) -> None:
         await asyncio.gather(*(child.end() for child in self._children))
+
+
+async def first_death(children: Sequence[Child]) -> ProcessDied:
+    """Wait until one has ended. If several have, it is that of one that was killed, or else of the first: others may
+    have ended because it did."""
+    waits = {asyncio.create_task(child.wait()): child for child in children}
+    try:
+        done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+    ended = [child for wait, child in waits.items() if wait in done]
+    return min(ended, key=lambda child: (child.returncode or 0) >= 0).died()
 
 
 def death(name: str, code: int, tail: str, log: Path | None) -> ProcessDied:

@@ -31,6 +31,7 @@ from freerun.run.given import check_model
 from freerun.run.guests import load_guests
 from freerun.run.hosts import Hosts, hosts_of
 from freerun.run.kept import Joined
+from freerun.run.kept_batches import BatchesInMemory
 from freerun.run.observed import Observed, observing
 from freerun.run.prepare import Prepared
 from freerun.run.resume import again
@@ -142,6 +143,8 @@ async def _train(run: Run, running: RunProcesses, start: Start, observed: Observ
     """The loop with what goes on beside it: engines watched, versions evaluated, checkpoints kept."""
     config, trainer, everybody = running.prepared.config, running.trainer, observed.all
     latest = await trainer.publish()
+    batches = BatchesInMemory(start.folder)
+    everybody.add(batches)
     for given in running.kept.given:
         await check_model(given, trainer)
     await run.begin(latest)
@@ -152,6 +155,7 @@ async def _train(run: Run, running: RunProcesses, start: Start, observed: Observ
         everybody.add(beside)
         if latest.version not in observed.files.evaluated_versions:
             await beside.published(latest)
+    trainer.serve(everybody, batches, [run.fleet, *([beside] if beside else [])])
     patience_s = config.control.patience_s
     every, keep = config.train.save_every, config.train.keep
     checkpointer = Checkpointer(trainer, start.folder, every, everybody, patience_s, keep, run.delivered)
