@@ -20,6 +20,7 @@ from freerun.core import ProcessDied
 from freerun.core.clock import Clock
 from freerun.machine.machines import Machine, this_machine
 from freerun.machine.parent import READY_FD, Refusal
+from freerun.machine.stopped import StopWatch
 
 _END_S = 2.0
 """How long a process may take to end before it is killed, and then to be gone."""
@@ -37,7 +38,8 @@ _AN_ERROR = re.compile(r"[\w.]+(Error|Exception|Interrupt|Exit)\b")
 @dataclass
 class ChildProcess:
     """`python -m MODULE ARGUMENTS` in a session of its own, so that a Ctrl-C in the terminal is for us alone. Its
-    standard input is a pipe that closes when we end: see `parent.py`."""
+    standard input is a pipe that closes when we end: see `parent.py`. One that is stopped for too long is killed:
+    `stopped.py`."""
 
     name: str
     process: Process
@@ -80,6 +82,7 @@ class ChildProcess:
         finally:
             if write_fd is not None:
                 os.close(write_fd)
+        StopWatch(process.pid, lambda: process.returncode is not None)
         return cls(name, process, log, ready_fd)
 
     async def ready(self) -> str:

@@ -1,5 +1,6 @@
 """Real processes: what dies is noticed, and nothing outlives its parent."""
 
+import asyncio
 import fcntl
 import os
 import signal
@@ -15,6 +16,7 @@ from freerun.engines.http import HttpEngine
 from freerun.machine.machines import LOOPBACK
 from freerun.machine.processes import Processes
 from freerun.machine.scratch import memory_folder, scratch_folder
+from freerun.machine.stopped import is_stopped
 from freerun.models.checkpoint import save_decoder
 from freerun.run.child import EngineSettings
 from tests.children import child_of
@@ -38,6 +40,25 @@ async def test_a_death_is_noticed(tmp_path: Path) -> None:
         settings = engine_settings(tiny_folder(tmp_path / "model"))
         await processes.start("engine 0", "engine", settings, 1)
         os.kill(child_of(processes).process.pid, signal.SIGKILL)
+        with pytest.raises(ProcessDied, match="was killed by SIGKILL"):
+            await processes.watch()
+
+
+async def test_what_is_stopped_for_too_long_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("freerun.machine.stopped.STOPPED_S", 0.5)
+    async with Processes("freerun.run.child", tmp_path) as processes:
+        child = await processes.begin("engine 0", "engine", engine_settings(tiny_folder(tmp_path / "model")), 1)
+        url = await child.ready()
+        pid = child_of(processes).process.pid
+        os.kill(pid, signal.SIGSTOP)
+        while not is_stopped(pid):
+            os.sched_yield()
+        os.kill(pid, signal.SIGCONT)
+        async with HttpEngine(url) as engine:
+            await engine.stats()
+            os.kill(pid, signal.SIGSTOP)
+            with pytest.raises(EngineError):
+                await asyncio.wait_for(engine.stats(), 20)
         with pytest.raises(ProcessDied, match="was killed by SIGKILL"):
             await processes.watch()
 

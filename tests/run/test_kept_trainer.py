@@ -55,6 +55,7 @@ class Killer(Observer):
 
     def __init__(self, started: dict[str, list[ChildProcess]], victim: str, after_s: dict[int, float]) -> None:
         self._started, self._victim, self._after_s = started, victim, after_s
+        self.how = signal.SIGKILL
         self.killed = 0
         self.scratch: set[str] = set()
         self.notes: list[str] = []
@@ -75,7 +76,7 @@ class Killer(Observer):
     def _kill(self) -> None:
         child = self._started[self._victim][-1]
         if child.returncode is None:
-            child.process.kill()
+            child.process.send_signal(self.how)
             self.killed += 1
 
 
@@ -116,29 +117,39 @@ async def test_a_killed_trainer_comes_to_the_same_weights_bit_for_bit(
     assert not list(outcome.folder.checkpoints.glob("*.unfinished"))
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(
+    ("how", "victim", "steps", "ranks"),
+    [
+        (signal.SIGKILL, "trainer", (3, 11, 12), 1),
+        (signal.SIGSTOP, "trainer", (6,), 1),
+        (signal.SIGKILL, "trainer 1", (8,), 2),
+    ],
+)
 async def test_an_asynchronous_run_does_all_its_steps(
-    tmp_path: Path, started: dict[str, list[ChildProcess]], ranks: int
+    tmp_path: Path,
+    started: dict[str, list[ChildProcess]],
+    monkeypatch: pytest.MonkeyPatch,
+    how: signal.Signals,
+    victim: str,
+    steps: tuple[int, ...],
+    ranks: int,
 ) -> None:
-    dice = random.Random(ranks)
-    killer = Killer(
-        started,
-        f"trainer {ranks - 1}" if ranks > 1 else "trainer",
-        {step: dice.uniform(0, 0.1) for step in ((3, 11, 12) if ranks == 1 else (8,))},
-    )
+    monkeypatch.setattr("freerun.machine.stopped.STOPPED_S", 0.5)
+    dice = random.Random(victim)
+    killer = Killer(started, victim, {step: dice.uniform(0, 0.1) for step in steps})
+    killer.how = how
     run = prepared(
         tmp_path, "control.steps=24", "control.max_staleness=4", f"train.ranks={ranks}", "train.save_every=5",
         "resources.engines=2",
     )  # fmt: skip
     outcome = await training.train(run, guests=[killer])
-    assert killer.killed == (3 if ranks == 1 else 1)
+    assert killer.killed == len(steps)
+    assert len(started["trainer" if ranks == 1 else "trainer 0"]) == 1 + len(steps)
     assert steps_of(outcome.folder) == list(range(1, 25))
     assert max(record.staleness_max for record in outcome.steps) <= 4
     assert len(killer.trained) == len(set(killer.trained)) == 24 * 8, "every task once"
     assert 24 in CheckpointFolder(outcome.folder.checkpoints).finished()
-    assert {name: len(every) for name, every in started.items() if name.startswith("engine")} == {
-        "engine 0": 1, "engine 1": 1,
-    }  # fmt: skip
+    assert [len(started[engine]) for engine in ("engine 0", "engine 1")] == [1, 1], "engines go on"
 
 
 @asynccontextmanager
