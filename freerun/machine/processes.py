@@ -45,6 +45,8 @@ class ChildProcess:
     process: Process
     log: Path | None
     _ready_fd: int | None
+    _log_begins: int = 0
+    """Where: before that is what an earlier process of the name has printed."""
 
     @classmethod
     async def start(
@@ -62,6 +64,7 @@ class ChildProcess:
     ) -> Self:
         """`log` takes whatever is printed, but for a stream that is given. A process that `announces` says when it is
         `ready`."""
+        log_begins = log.stat().st_size if log and log.exists() else 0
         ready_fd, write_fd = os.pipe() if announces else (None, None)
         theirs = {READY_FD: str(write_fd)} if announces else {}
         try:
@@ -83,7 +86,7 @@ class ChildProcess:
             if write_fd is not None:
                 os.close(write_fd)
         StopWatch(process.pid, lambda: process.returncode is not None)
-        return cls(name, process, log, ready_fd)
+        return cls(name, process, log, ready_fd, log_begins)
 
     async def ready(self) -> str:
         """Wait until it says where it can be reached. What keeps it from that is raised."""
@@ -138,7 +141,7 @@ class ChildProcess:
         return death(self.name, self.process.returncode or 0, self.log_tail(), self.log)
 
     def log_tail(self) -> str:
-        text = self.log.read_text(errors="replace") if self.log else ""
+        text = self.log.read_bytes()[self._log_begins :].decode(errors="replace") if self.log else ""
         return "\n".join(text.strip().splitlines()[-_TAIL_LINES:])
 
 

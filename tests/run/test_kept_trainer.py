@@ -5,7 +5,7 @@ import os
 import random
 import re
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -22,16 +22,16 @@ from freerun.plan.placement import RunKind
 from freerun.run import training
 from freerun.run.hosts import hosts_of
 from freerun.run.kept_batches import BatchesInMemory
+from freerun.run.prepare import prepare_sft
 from freerun.run.running import RunProcesses, run_processes
 from freerun.run.start import create_folder
+from freerun.run.supervised import sft
 from freerun.train.checkpoint_folder import CheckpointFolder
 from tests.run.test_ranks import batch
 from tests.run.test_resume import EXACT, JUDGE, weights
 from tests.run.test_train import prepared
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-
-Scratch = Callable[[], list[str]]
 
 
 @pytest.fixture
@@ -117,6 +117,18 @@ async def test_a_killed_trainer_comes_to_the_same_weights_bit_for_bit(
     assert not list(outcome.folder.checkpoints.glob("*.unfinished"))
 
 
+async def test_supervised_training_goes_on_to_the_same_weights(
+    tmp_path: Path, started: dict[str, list[ChildProcess]]
+) -> None:
+    settings = ("control.groups_per_step=7", "train.warmup_steps=4", "train.save_every=3", "control.steps=8")
+    killer = Killer(started, "trainer", {5: 0.005})
+    folder = await sft(prepared(tmp_path, *settings, "name=killed", how=prepare_sft), [killer])
+    assert killer.killed == 1
+    assert steps_of(folder) == list(range(1, 9))
+    ours, unbroken = weights(folder), weights(await sft(prepared(tmp_path, *settings, "name=whole", how=prepare_sft)))
+    assert all(torch.equal(ours[key], unbroken[key]) for key in unbroken)
+
+
 @pytest.mark.parametrize(
     ("how", "victim", "steps", "ranks"),
     [
@@ -144,7 +156,7 @@ async def test_an_asynchronous_run_does_all_its_steps(
     )  # fmt: skip
     outcome = await training.train(run, guests=[killer])
     assert killer.killed == len(steps)
-    assert len(started["trainer" if ranks == 1 else "trainer 0"]) == 1 + len(steps)
+    assert len(started["trainer"]) == 1 + len(steps)
     assert steps_of(outcome.folder) == list(range(1, 25))
     assert max(record.staleness_max for record in outcome.steps) <= 4
     assert len(killer.trained) == len(set(killer.trained)) == 24 * 8, "every task once"
