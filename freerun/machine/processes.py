@@ -18,13 +18,17 @@ import msgspec
 
 from freerun.core import ProcessDied
 from freerun.core.clock import Clock
-from freerun.machine.machines import Machine, this_machine
+from freerun.machine.machines import LOCAL, Machine, this_machine
 from freerun.machine.parent import READY_FD, Refusal
+from freerun.machine.spare import SPARE, Role
 from freerun.machine.stopped import StopWatch
 
 _END_S = 2.0
 """How long a process may take to end before it is killed, and then to be gone."""
 _TAIL_LINES = 30
+_SPARE_AFTER_S = 20.0
+"""When a spare process is started: a run that has just begun needs the processor itself, and so does whatever has just
+taken the last one."""
 _NONE: Mapping[str, str] = MappingProxyType({})
 _ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 """The last: threads that spin while they wait take the cores from the other processes."""
@@ -64,7 +68,7 @@ class ChildProcess:
     ) -> Self:
         """`log` takes whatever is printed, but for a stream that is given. A process that `announces` says when it is
         `ready`."""
-        log_begins = log.stat().st_size if log and log.exists() else 0
+        log_begins = _size(log)
         ready_fd, write_fd = os.pipe() if announces else (None, None)
         theirs = {READY_FD: str(write_fd)} if announces else {}
         try:
@@ -87,6 +91,12 @@ class ChildProcess:
                 os.close(write_fd)
         StopWatch(process.pid, lambda: process.returncode is not None)
         return cls(name, process, log, ready_fd, log_begins)
+
+    def become(self, name: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        """It is a spare: as if it had been started so."""
+        assert self.process.stdin is not None
+        self.name, self.log, self._log_begins = name, log, _size(log)
+        self.process.stdin.write(Role(list(arguments), dict(environment), str(log.absolute())).line())
 
     async def ready(self) -> str:
         """Wait until it says where it can be reached. What keeps it from that is raised."""
@@ -217,6 +227,9 @@ class Processes:
         self._here = LocalHost("")
         self._children: list[Child] = []
         self._vital: list[Child] = []
+        self._spare: tuple[ChildProcess, str] | None = None
+        """With its number of threads."""
+        self._taken = asyncio.Event()
 
     async def __aenter__(self) -> "Processes":
         return self
@@ -239,16 +252,38 @@ class Processes:
         vital: bool = True,
     ) -> Child:
         """Start a process, on this machine unless told otherwise, and do not wait for it. When one that is not `vital`
-        ends, it is the caller's to see to it."""
-        child = await (host or self._here).start(
-            *(name, self._module, [kind, msgspec.json.encode(settings).decode()]),
-            {**environment, "OMP_NUM_THREADS": str(threads)},
-            self._logs / f"{name}.log",
-        )
-        self._children.append(child)
+        ends, it is the caller's to see to it. What is started again on this machine takes the spare process, if that is
+        there."""
+        arguments = [kind, msgspec.json.encode(settings).decode()]
+        environment, log = {**environment, "OMP_NUM_THREADS": str(threads)}, self._logs / f"{name}.log"
+        again = any(child.name == name for child in self._children)
+        here = host is None or host.machine.name == LOCAL
+        child: Child
+        if again and here and (spare := self._take_spare(threads)):
+            spare.become(name, arguments, environment, log)
+            child = spare
+        else:
+            child = await (host or self._here).start(name, self._module, arguments, environment, log)
+            self._children.append(child)
         if vital:
             self._vital.append(child)
         return child
+
+    async def keep_spare(self, threads: int, after_s: float = _SPARE_AFTER_S) -> None:
+        """Have a process at hand that has imported everything. Never returns."""
+        while True:
+            await asyncio.sleep(after_s)
+            environment = {"OMP_NUM_THREADS": str(threads)}
+            spare = await ChildProcess.start(SPARE, self._module, SPARE, environment=environment, announces=True)
+            self._children.append(spare)
+            self._spare = spare, str(threads)
+            self._taken.clear()
+            await self._taken.wait()
+
+    def _take_spare(self, threads: int) -> ChildProcess | None:
+        spare, self._spare = self._spare, None
+        self._taken.set()
+        return spare[0] if spare and spare[0].returncode is None and spare[1] == str(threads) else None
 
     async def watch(self) -> None:
         """Never returns: raises as soon as a process that the run needs has ended."""
@@ -280,6 +315,10 @@ def death(name: str, code: int, tail: str, log: Path | None) -> ProcessDied:
     last = tail.splitlines()[-1] if tail else ""
     why = f" with {last[:200]}" if _AN_ERROR.match(last) else ""
     return ProcessDied(f"the {name} process {describe_exit(code)}{why}; its log is {log}", tail)
+
+
+def _size(log: Path | None) -> int:
+    return log.stat().st_size if log and log.exists() else 0
 
 
 def describe_exit(code: int) -> str:

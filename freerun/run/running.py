@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,7 +83,8 @@ async def run_processes(
         version, restarts = (checkpoint and version_of(checkpoint)) or 0, prepared.config.control.restarts
         supervised = plan.kind is RunKind.SFT
         trainer = stack.enter_context(KeptTrainer(started, starter.trainer, folder, version, restarts, supervised))
-        async with background(processes.watch()), background(trainer.keep()):
+        spare = nullcontext() if hosts.apart or not restarts else background(processes.keep_spare(plan.threads))
+        async with spare, background(processes.watch()), background(trainer.keep()):
             try:
                 yield RunProcesses(prepared, named, trainer, judge, evaluator, agents, kept, hosts)
             except (EngineError, TrainerError):
