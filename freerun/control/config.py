@@ -16,6 +16,11 @@ class ControlConfig(Section):
         "wait", "What gives way at that bound: the trainer waits, old tokens carry no loss, or their group is dropped."
     )
     drop_no_signal: bool = knob(False, "Drop groups whose rewards are all equal, and run others in their place.")
+    restarts: int = knob(
+        100,
+        "How often the trainer may be started again when it dies, from the newest checkpoint; 0: it ends the run.",
+        ge=0,
+    )
     skip_solved: int = knob(
         0,
         "Most passes over the data that skip a task once all its answers have passed (evaluate.pass_reward): one, and "

@@ -144,6 +144,14 @@ class EvaluateBeside(Observer):
             self._health.forget(engine.name)
             self._restart(engine.name, wrong, True)
 
+    def trainer_lost(self) -> None:
+        """It is started again; a version that cannot be fetched meanwhile is skipped."""
+
+    def published_again(self, handle: WeightsHandle) -> None:
+        """Its newest version can be had by that handle, and no longer by the one before."""
+        if self._latest and self._latest.version == handle.version:
+            self._latest = handle
+
     async def published(self, handle: WeightsHandle) -> None:
         """Take the weights if this version's turn has come, and evaluate them in the background."""
         self._latest = handle

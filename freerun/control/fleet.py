@@ -8,12 +8,16 @@ a newer one:
 - `join`, and a look at one that is out, bring an engine the newest version there is; if it is still the newest when the
   engine has it, it is asked from that moment on. Between the two nothing is awaited, so `deliver` misses none.
 
+A trainer that dies takes with it what it had published, and publishes its newest version again when it is back: an
+engine that could not fetch it is out until then.
+
 Consumes versions, and engines that come or are lost; produces engines to ask. `choose` waits while there is none, and
 is unblocked by one that joins or comes back. `watch` fails when none is left and none can come.
 """
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 
 from freerun.control.engine_health import EngineHealth
 from freerun.control.waiting import patiently, together
@@ -25,6 +29,8 @@ from freerun.engines.router import Router
 from freerun.engines.tracked import SICK_AFTER, TrackedEngine
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
+_LAST_WORDS_S = 1.0
+"""An engine that cannot fetch a version, since the trainer has died, may know that a moment before we do."""
 
 
 def cannot_restart(name: str, why: str, again: bool) -> bool:
@@ -56,6 +62,7 @@ class Fleet:
         self.latest: dict[str, EngineStats] = {}
         """What each last told of itself."""
         self._newest: WeightsHandle | None = None
+        self._trainer_lost, self._published_again = asyncio.Event(), asyncio.Event()
         self._events: asyncio.Queue[TrackedEngine | str] = asyncio.Queue()
         """For `watch`: an engine that is out, or why one is gone."""
         self._waits_aloud = False
@@ -99,7 +106,8 @@ class Fleet:
             self._gone(engine, f"{how.removeprefix('is ')}: {why}", why)
 
     async def deliver(self, handle: WeightsHandle) -> list[UpdateReport]:
-        """Bring a version to all that are asked. Fails only where every engine does, and no other may come."""
+        """Bring a version to all that are asked. Fails only where every engine does, no other may come, and the version
+        does not come again either."""
         if self._newest is None:
             for engine in self.asked:
                 self._health.began(engine.name, handle.version)
@@ -117,9 +125,28 @@ class Fleet:
             return None
 
         taken = await together(*(take(engine) for engine in self.asked))
-        if failures and len(failures) == len(self._all) and not self._others_may_join:
+        all_failed = failures and len(failures) == len(self._all) and not self._others_may_join
+        if all_failed and not await self._comes_again(handle):
             raise failures[0]
         return [report for report in taken if report]
+
+    def trainer_lost(self) -> None:
+        """It is started again; what it has published may not be there any more."""
+        self._trainer_lost.set()
+
+    def published_again(self, handle: WeightsHandle) -> None:
+        """The newest version can be had by that handle, and no longer by the one before. Those that are out are looked
+        at."""
+        self._newest = handle
+        self._trainer_lost.clear()
+        self._published_again.set()
+        self._published_again = asyncio.Event()
+
+    async def _comes_again(self, handle: WeightsHandle) -> bool:
+        """Whether a version that nobody could fetch will be published again, or has been meanwhile."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._trainer_lost.wait(), _LAST_WORDS_S)
+        return self._trainer_lost.is_set() or self._newest is not handle
 
     async def poll(self) -> None:
         """Look at all, also those that are out or about to join; tell how those that are asked are doing. One that
@@ -189,7 +216,7 @@ class Fleet:
     async def _look_at(self, engine: TrackedEngine) -> None:
         """At once where there is no other, and then after growing pauses, which only an answer makes short again."""
         if self._router:
-            await asyncio.sleep(_pause_s(engine.looks))
+            await self._pause(engine.looks)
         while engine in self._out:
             engine.looks += 1
             try:
@@ -198,7 +225,11 @@ class Fleet:
                 self._failing(engine, error)
             except EngineError as error:
                 self._observer.engine_out(engine.name, f"out: {error}")
-                await asyncio.sleep(_pause_s(engine.looks))
+                await self._pause(engine.looks)
+
+    async def _pause(self, looks: int) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._published_again.wait(), _pause_s(looks))
 
     async def _ask_again(self, engine: TrackedEngine, how: str) -> None:
         """Bring it the newest version, and ask it from then on."""

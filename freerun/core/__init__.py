@@ -16,6 +16,7 @@ from freerun.core.errors import (
     ProcessDied,
     RewardError,
     TrainerError,
+    TrainerLost,
     WeightsError,
 )
 from freerun.core.groups import DropReason
@@ -40,6 +41,7 @@ __all__ = [
     "Sample",
     "Task",
     "TrainerError",
+    "TrainerLost",
     "Version",
     "WeightsError",
 ]

@@ -8,6 +8,7 @@
     │   └── EngineLost  the engine is gone, with all that it was asked for: another one is asked instead
     ├── WeightsError    a version of the weights is missing, torn or out of order
     ├── TrainerError    a training step failed
+    │   └── TrainerLost its process is gone, or in no state to go on: it is started again, if that can be
     └── ProcessDied     a process of the run ended before it should
         └── MachineLost so did all that ran on a machine, which is gone or cut off
 
@@ -55,6 +56,10 @@ class WeightsError(FreerunError):
 
 
 class TrainerError(FreerunError):
+    pass
+
+
+class TrainerLost(TrainerError):
     pass
 
 

@@ -4,10 +4,11 @@ them and whatever they started. `forkserver.py` is their side."""
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 from asyncio.subprocess import DEVNULL, PIPE
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, Self, TypeVar
 
@@ -18,6 +19,7 @@ from freerun.core.resolve import IMPORT_PATH, import_path
 from freerun.machine.forkserver import FORK, ORDER, WAS_ALIVE, Loaded
 from freerun.machine.frames import HEADER_BYTES, MARK_BYTES, unframed
 from freerun.machine.processes import ChildProcess, describe_exit, pipe_reader
+from freerun.machine.stopped import StopWatch, is_stopped
 
 T = TypeVar("T")
 START_TIMEOUT_S = 120.0
@@ -65,11 +67,22 @@ class Program:
 class Died(Exception):
     """A worker's process has ended."""
 
-    def __init__(self, how: str, last_words: str) -> None:
-        super().__init__(how, last_words)
+    def __init__(self, how: str, last_words: str, with_forkserver: bool = False) -> None:
+        super().__init__(how, last_words, with_forkserver)
         self.how = how
         """`was killed by SIGKILL`."""
         self.last_words = last_words
+        self.with_forkserver = with_forkserver
+        """It ended with its forkserver, whatever it was doing."""
+
+
+class KilledEarly(Exception):
+    """Somebody killed a process while it loaded the user's code: another one may be spared."""
+
+    def __init__(self, refusal: FreerunError) -> None:
+        super().__init__(refusal)
+        self.refusal = refusal
+        """What to raise when none is."""
 
 
 class ForeignReply(Exception):
@@ -171,8 +184,9 @@ class ForkServer:
         except TimeoutError:
             raise self.program.refuse(f"not after {START_TIMEOUT_S:g} s") from None
         except (asyncio.IncompleteReadError, ConnectionError):
-            died = f"its process {describe_exit(await self._child.process.wait())}"
-            raise self.program.refuse(died, await self._printed.last_words()) from None
+            code = await self._child.process.wait()
+            refused = self.program.refuse(f"its process {describe_exit(code)}", await self._printed.last_words())
+            raise (KilledEarly(refused) if code == -signal.SIGKILL else refused) from None
         if loaded.error:
             raise self.program.refuse(loaded.error)
 
@@ -265,14 +279,16 @@ class ForkedWorker:
         self._pid = await forked
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
-                loaded = await self._connection.message(Loaded)
+                with self._killed_if_stopped():
+                    loaded = await self._connection.message(Loaded)
         except TimeoutError:
             raise program.refuse(f"not after {START_TIMEOUT_S:g} s") from None
         except (asyncio.IncompleteReadError, ConnectionError):
             died = await self.death()
             if not self._forkserver.alive:
                 raise ConnectionError(died.how) from None
-            raise program.refuse(f"its worker {died.how}", died.last_words) from None
+            refused = program.refuse(f"its worker {died.how}", died.last_words)
+            raise (KilledEarly(refused) if self._exit_code == -signal.SIGKILL else refused) from None
         if loaded.error:
             raise program.refuse(loaded.error)
         self.about = loaded.about
@@ -293,12 +309,16 @@ class ForkedWorker:
         self._connection.writer.write(mark + request)  # into a dead worker's socket too: what it means, the reply tells
         try:
             async with asyncio.timeout(timeout_s):
-                if await self._connection.mark() == mark:
-                    return await self._connection.message(kind)
+                with self._killed_if_stopped():
+                    if await self._connection.mark() == mark:
+                        return await self._connection.message(kind)
         except (msgspec.MsgspecError, ValueError):
             pass
         except TimeoutError:
+            stopped = self._pid is not None and is_stopped(self._pid)
             await self.end()
+            if stopped:
+                raise Died("was stopped, and killed", "") from None
             if self._exit_code is not None:  # it was dead: a child that it forked kept the socket open
                 raise await self.death() from None
             raise
@@ -307,16 +327,27 @@ class ForkedWorker:
         await self.end()
         raise ForeignReply
 
+    @contextlib.contextmanager
+    def _killed_if_stopped(self) -> Iterator[None]:
+        """Before its deadline, which counts what the user's code does."""
+        if self._pid is None:
+            yield
+            return
+        watch = StopWatch(self._pid)
+        try:
+            yield
+        finally:
+            watch.cancel()
+
     async def death(self) -> Died:
         """How it ended: ask when its socket is closed."""
         await self.end(dying=True)
+        last_words = await self._printed.last_words()
         if self._exit_code is not None:
-            how = describe_exit(self._exit_code)
-        else:
-            how = (
-                "closed its connection to us, and was killed" if self._forkserver.alive else "ended with its forkserver"
-            )
-        return Died(how, await self._printed.last_words())
+            return Died(describe_exit(self._exit_code), last_words)
+        if self._forkserver.alive:
+            return Died("closed its connection to us, and was killed", last_words)
+        return Died("ended with its forkserver", last_words, with_forkserver=True)
 
     async def end(self, dying: bool = False) -> None:
         """Kill the process and whatever it started; one that is `dying` by itself is given the time to. Harmless when
@@ -334,7 +365,8 @@ W = TypeVar("W", bound=ForkedWorker)
 
 
 class Forks(Generic[W]):
-    """Workers of one program, as many as are asked for. A forkserver that dies is replaced."""
+    """Workers of one program, as many as are asked for. A forkserver that dies is replaced, and so is what is killed
+    before it is ready."""
 
     def __init__(self, program: Program, kind: type[W], log: Log | None) -> None:
         self._program = program
@@ -348,20 +380,31 @@ class Forks(Generic[W]):
         async with self._starting:
             if self._forkserver is None or not self._forkserver.alive:
                 await self.end()
-                self._forkserver = await ForkServer.start(self._program, self._log)
+                self._forkserver = await self._started()
             return self._forkserver
 
+    async def _started(self) -> ForkServer:
+        for _ in range(MAX_FORKSERVER_DEATHS):
+            try:
+                return await ForkServer.start(self._program, self._log)
+            except KilledEarly as killed:
+                refused = killed.refusal
+        raise refused
+
     async def fork(self) -> W:
+        deaths, parts = MAX_FORKSERVER_DEATHS, self._program.parts
+        refused = self._program.refusal(
+            f"no worker can be forked: the process that loads {parts} died {deaths} times in a row"
+        )
         for _ in range(MAX_FORKSERVER_DEATHS):
             forkserver = await self.forkserver()
             try:
                 return await forkserver.fork(self._kind)
             except ConnectionError:
                 continue
-        deaths, parts = MAX_FORKSERVER_DEATHS, self._program.parts
-        raise self._program.refusal(
-            f"no worker can be forked: the process that loads {parts} died {deaths} times in a row"
-        )
+            except KilledEarly as killed:
+                refused = killed.refusal
+        raise refused
 
     async def end(self) -> None:
         if self._forkserver is not None:

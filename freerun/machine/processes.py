@@ -18,12 +18,17 @@ import msgspec
 
 from freerun.core import ProcessDied
 from freerun.core.clock import Clock
-from freerun.machine.machines import Machine, this_machine
+from freerun.machine.machines import LOCAL, Machine, this_machine
 from freerun.machine.parent import READY_FD, Refusal
+from freerun.machine.spare import SPARE, Role
+from freerun.machine.stopped import StopWatch
 
 _END_S = 2.0
 """How long a process may take to end before it is killed, and then to be gone."""
 _TAIL_LINES = 30
+_SPARE_AFTER_S = 20.0
+"""When a spare process is started: a run that has just begun needs the processor itself, and so does whatever has just
+taken the last one."""
 _NONE: Mapping[str, str] = MappingProxyType({})
 _ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 """The last: threads that spin while they wait take the cores from the other processes."""
@@ -37,12 +42,15 @@ _AN_ERROR = re.compile(r"[\w.]+(Error|Exception|Interrupt|Exit)\b")
 @dataclass
 class ChildProcess:
     """`python -m MODULE ARGUMENTS` in a session of its own, so that a Ctrl-C in the terminal is for us alone. Its
-    standard input is a pipe that closes when we end: see `parent.py`."""
+    standard input is a pipe that closes when we end: see `parent.py`. One that is stopped for too long is killed:
+    `stopped.py`."""
 
     name: str
     process: Process
     log: Path | None
     _ready_fd: int | None
+    _log_begins: int = 0
+    """Where: before that is what an earlier process of the name has printed."""
 
     @classmethod
     async def start(
@@ -60,6 +68,7 @@ class ChildProcess:
     ) -> Self:
         """`log` takes whatever is printed, but for a stream that is given. A process that `announces` says when it is
         `ready`."""
+        log_begins = _size(log)
         ready_fd, write_fd = os.pipe() if announces else (None, None)
         theirs = {READY_FD: str(write_fd)} if announces else {}
         try:
@@ -80,7 +89,14 @@ class ChildProcess:
         finally:
             if write_fd is not None:
                 os.close(write_fd)
-        return cls(name, process, log, ready_fd)
+        StopWatch(process.pid, lambda: process.returncode is not None)
+        return cls(name, process, log, ready_fd, log_begins)
+
+    def become(self, name: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        """It is a spare: as if it had been started so."""
+        assert self.process.stdin is not None
+        self.name, self.log, self._log_begins = name, log, _size(log)
+        self.process.stdin.write(Role(list(arguments), dict(environment), str(log.absolute())).line())
 
     async def ready(self) -> str:
         """Wait until it says where it can be reached. What keeps it from that is raised."""
@@ -135,7 +151,7 @@ class ChildProcess:
         return death(self.name, self.process.returncode or 0, self.log_tail(), self.log)
 
     def log_tail(self) -> str:
-        text = self.log.read_text(errors="replace") if self.log else ""
+        text = self.log.read_bytes()[self._log_begins :].decode(errors="replace") if self.log else ""
         return "\n".join(text.strip().splitlines()[-_TAIL_LINES:])
 
 
@@ -211,6 +227,9 @@ class Processes:
         self._here = LocalHost("")
         self._children: list[Child] = []
         self._vital: list[Child] = []
+        self._spare: tuple[ChildProcess, str] | None = None
+        """With its number of threads."""
+        self._taken = asyncio.Event()
 
     async def __aenter__(self) -> "Processes":
         return self
@@ -233,33 +252,60 @@ class Processes:
         vital: bool = True,
     ) -> Child:
         """Start a process, on this machine unless told otherwise, and do not wait for it. When one that is not `vital`
-        ends, it is the caller's to see to it."""
-        child = await (host or self._here).start(
-            *(name, self._module, [kind, msgspec.json.encode(settings).decode()]),
-            {**environment, "OMP_NUM_THREADS": str(threads)},
-            self._logs / f"{name}.log",
-        )
-        self._children.append(child)
+        ends, it is the caller's to see to it. What is started again on this machine takes the spare process, if that is
+        there."""
+        arguments = [kind, msgspec.json.encode(settings).decode()]
+        environment, log = {**environment, "OMP_NUM_THREADS": str(threads)}, self._logs / f"{name}.log"
+        again = any(child.name == name for child in self._children)
+        here = host is None or host.machine.name == LOCAL
+        child: Child
+        if again and here and (spare := self._take_spare(threads)):
+            spare.become(name, arguments, environment, log)
+            child = spare
+        else:
+            child = await (host or self._here).start(name, self._module, arguments, environment, log)
+            self._children.append(child)
         if vital:
             self._vital.append(child)
         return child
 
+    async def keep_spare(self, threads: int, after_s: float = _SPARE_AFTER_S) -> None:
+        """Have a process at hand that has imported everything. Never returns."""
+        while True:
+            await asyncio.sleep(after_s)
+            environment = {"OMP_NUM_THREADS": str(threads)}
+            spare = await ChildProcess.start(SPARE, self._module, SPARE, environment=environment, announces=True)
+            self._children.append(spare)
+            self._spare = spare, str(threads)
+            self._taken.clear()
+            await self._taken.wait()
+
+    def _take_spare(self, threads: int) -> ChildProcess | None:
+        spare, self._spare = self._spare, None
+        self._taken.set()
+        return spare[0] if spare and spare[0].returncode is None and spare[1] == str(threads) else None
+
     async def watch(self) -> None:
-        """Never returns: raises as soon as a process that the run needs has ended. If several have, it names one that
-        was killed, or the first that was started: others may have ended because it did."""
+        """Never returns: raises as soon as a process that the run needs has ended."""
         if not self._vital:
             await asyncio.Future()
-        waits = {asyncio.create_task(child.wait()): child for child in self._vital}
-        try:
-            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-        ended = [child for wait, child in waits.items() if wait in done]
-        raise min(ended, key=lambda child: (child.returncode or 0) >= 0).died()
+        raise await first_death(self._vital)
 
     async def __aexit__(self, *_: object) -> None:
         await asyncio.gather(*(child.end() for child in self._children))
+
+
+async def first_death(children: Sequence[Child]) -> ProcessDied:
+    """Wait until one has ended. If several have, it is that of one that was killed, or else of the first: others may
+    have ended because it did."""
+    waits = {asyncio.create_task(child.wait()): child for child in children}
+    try:
+        done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+    ended = [child for wait, child in waits.items() if wait in done]
+    return min(ended, key=lambda child: (child.returncode or 0) >= 0).died()
 
 
 def death(name: str, code: int, tail: str, log: Path | None) -> ProcessDied:
@@ -269,6 +315,10 @@ def death(name: str, code: int, tail: str, log: Path | None) -> ProcessDied:
     last = tail.splitlines()[-1] if tail else ""
     why = f" with {last[:200]}" if _AN_ERROR.match(last) else ""
     return ProcessDied(f"the {name} process {describe_exit(code)}{why}; its log is {log}", tail)
+
+
+def _size(log: Path | None) -> int:
+    return log.stat().st_size if log and log.exists() else 0
 
 
 def describe_exit(code: int) -> str:

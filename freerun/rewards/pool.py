@@ -24,7 +24,8 @@ JUDGEMENTS_PER_WORKER = 1000
 """After this many, a worker is replaced by a new fork, which takes milliseconds and frees what its libraries leaked."""
 MAX_FOREIGN_REPLIES = 3
 """How many workers in a row may have their reply to a request written by another process, such as a child that the
-judge forked. That is not the request's fault, so a new worker judges it."""
+judge forked, or end with their forkserver. That is not the request's fault, so a new worker judges it."""
+_NO_REPLY = "processes that the judge forked reply in its place, or its workers end with their forkserver"
 _MOST_LANES = 16
 FIRST_PAUSE_S = 0.2
 """The pause before a remote judge is asked again; it doubles each time. Only the judgement waits, not a worker."""
@@ -182,7 +183,7 @@ class Pool:
                             break
                         worker = await self._replace(worker)
                     else:
-                        verdict = Verdict(None, JudgeReason.CRASH, "processes that the judge forked reply in its place")
+                        verdict = Verdict(None, JudgeReason.CRASH, _NO_REPLY)
                 if not pending.verdict.done():
                     pending.verdict.set_result(verdict)
                 self._failed_since |= verdict.reward is None

@@ -33,7 +33,8 @@ class JudgeWorker(ForkedWorker):
         return self.about == SEES_SAMPLES
 
     async def judge(self, request: bytes, timeout_s: float) -> Verdict | None:
-        """None if somebody else answered: a process that the judge forked before, and that is of no use any more."""
+        """None if that was not to be had from this worker, through no fault of the request's: somebody else answered, a
+        process that the judge forked before, or it ended with its forkserver. It is of no use any more."""
         try:
             return await self.ask(request, Verdict, timeout_s)
         except ForeignReply:
@@ -41,6 +42,8 @@ class JudgeWorker(ForkedWorker):
         except TimeoutError:
             return Verdict(None, JudgeReason.TIMEOUT, f"no verdict after {timeout_s:g} s: killed")
         except Died as died:
+            if died.with_forkserver:
+                return None
             return Verdict(None, JudgeReason.CRASH, f"the reward worker {died.how}\n{died.last_words}".strip())
 
 

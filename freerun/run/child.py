@@ -9,6 +9,7 @@ import signal
 import sys
 import traceback
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import msgspec
@@ -18,11 +19,17 @@ from freerun.engines.config import ResolvedEngineConfig
 from freerun.machine.garbage import freeze_heap
 from freerun.machine.machines import LOCAL
 from freerun.machine.parent import RUN_KEY, announce_ready, announce_refusal, end_with_parent
+from freerun.machine.spare import SPARE, await_role
 from freerun.rewards.machines.server import JudgeSettings, serve_judges
 from freerun.train.config import ResolvedTrainConfig
 from freerun.train.how_sampled import HowSampled
 from freerun.weights.way import WeightsWay
 
+_HEAVY = (
+    *("freerun.train.worker", "freerun.train.checkpoint", "freerun.weights.publish", "freerun.weights.subscribe"),
+    *("freerun.engines.embedded.server", "torch.distributed.checkpoint.state_dict", "torch._dynamo"),
+)
+"""What engines and trainers import as they go."""
 SERVER_KEY = "FREERUN_ENGINE_KEY"
 """The one with the key of the engines that were given by URL."""
 
@@ -120,8 +127,11 @@ def ready(where: str) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if (role := sys.argv[1:]) == [SPARE]:
+        list(map(import_module, _HEAVY))
+        role = await_role()
     end_with_parent()
-    kind, settings = sys.argv[1:]
+    kind, settings = role
     try:
         if kind == "engine":
             run_engine(msgspec.json.decode(settings, type=EngineSettings))

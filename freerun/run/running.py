@@ -2,18 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from freerun.control.waiting import background, together
-from freerun.core import EngineError, ProcessDied, TrainerError
+from freerun.core import EngineError, TrainerError
 from freerun.core.reports import Span
 from freerun.engines.http import HttpEngine
 from freerun.machine.processes import Processes
 from freerun.observe.folder import RunFolder
-from freerun.plan.placement import EVALUATOR
+from freerun.plan.placement import EVALUATOR, RunKind
 from freerun.plan.plan import Plan
 from freerun.rewards.service import JudgeService
 from freerun.run.agents import AgentServices, agent_services
@@ -21,10 +21,11 @@ from freerun.run.environments import gpu_environments
 from freerun.run.hosts import Hosts
 from freerun.run.judges import judge_service
 from freerun.run.kept import KeptEngines
+from freerun.run.kept_trainer import KeptTrainer
 from freerun.run.prepare import Prepared
 from freerun.run.shared_folder import note_unshared
-from freerun.run.starter import Starter
-from freerun.train.remote import RemoteTrainer
+from freerun.run.starter import StartedTrainer, Starter
+from freerun.train.checkpoint_folder import version_of
 
 _LAST_WORDS_S = 1.0
 
@@ -36,7 +37,7 @@ class RunProcesses:
     prepared: Prepared
     engines: dict[str, HttpEngine]
     """By name; the evaluator is not among them."""
-    trainer: RemoteTrainer
+    trainer: KeptTrainer
     judge: JudgeService
     evaluation_engine: HttpEngine | None
     agents: AgentServices | None
@@ -70,29 +71,23 @@ async def run_processes(
         agents = await stack.enter_async_context(agent_services(prepared, folder.logs))
         generating = [*plan.engines, *([plan.evaluator] if plan.evaluator else [])]
         engines: list[HttpEngine]
-        remote: RemoteTrainer
+        started: StartedTrainer
         starting: list[Coroutine[Any, Any, Any]] = [
             stack.enter_async_context(judge),
             starter.trainer(checkpoint),
             *(kept.start(one) for one in generating),
         ]
-        _, remote, *engines = await together(*starting)
+        _, started, *engines = await together(*starting)
         named = {one.process: engine for one, engine in zip(generating, engines, strict=True)}
         evaluator = named.pop(EVALUATOR, None)
-        trainer = stack.enter_context(remote)
-        async with background(_watch(processes, trainer)):
+        version, restarts = (checkpoint and version_of(checkpoint)) or 0, prepared.config.control.restarts
+        supervised = plan.kind is RunKind.SFT
+        trainer = stack.enter_context(KeptTrainer(started, starter.trainer, folder, version, restarts, supervised))
+        spare = nullcontext() if hosts.apart or not restarts else background(processes.keep_spare(plan.threads))
+        async with spare, background(processes.watch()), background(trainer.keep()):
             try:
                 yield RunProcesses(prepared, named, trainer, judge, evaluator, agents, kept, hosts)
             except (EngineError, TrainerError):
                 with suppress(TimeoutError):  # when a process of theirs died, that is the first cause
                     await asyncio.wait_for(processes.watch(), _LAST_WORDS_S)
                 raise
-
-
-async def _watch(processes: Processes, trainer: RemoteTrainer) -> None:
-    """Nobody need wait for a trainer that has lost a rank."""
-    try:
-        await processes.watch()
-    except ProcessDied as died:
-        trainer.lose(died.message)
-        raise

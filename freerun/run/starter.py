@@ -1,5 +1,6 @@
 """Starts the engines and the trainer of a run as processes, each with its settings from the plan, on its machine."""
 
+import asyncio
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -27,6 +28,17 @@ class StartedEngine:
     child: Child
     host: Host
     url: str
+
+
+@dataclass(frozen=True)
+class StartedTrainer:
+    remote: RemoteTrainer
+    """Not entered yet."""
+    ranks: list[Child]
+
+    async def end(self) -> None:
+        """All that is left of it."""
+        await asyncio.gather(*(rank.end() for rank in self.ranks))
 
 
 @dataclass(frozen=True)
@@ -63,9 +75,10 @@ class Starter:
             await child.end()
             raise
 
-    async def trainer(self, checkpoint: Path | None) -> RemoteTrainer:
-        """All ranks, at the same time: each waits for the others. Returns when the first can be reached. Supervised
-        training is at temperature 1: nothing in it is sampled."""
+    async def trainer(self, checkpoint: Path | None) -> StartedTrainer:
+        """All ranks, at the same time: each waits for the others. Returns when the first can be reached; failed or
+        cancelled, nothing is left. When a rank ends, it is the caller's to see to it. Supervised training is at
+        temperature 1: nothing in it is sampled."""
         config, plan = self.config, self.plan
         assert plan.way is not None, "a run that trains has one"
         hosts = [await self.hosts.host(one.machine) for one in plan.ranks]
@@ -83,9 +96,14 @@ class Starter:
             str(checkpoint.absolute()) if checkpoint else None,
             rendezvous=await self._rendezvous(hosts),
         )
-        ranks = (self._rank(first, rank, one, hosts[rank]) for rank, one in enumerate(plan.ranks))
-        endpoint, *_ = await together(*ranks)
-        return RemoteTrainer(endpoint, self.key, hosts[0].clock)
+        begun: list[Child] = []
+        starting = (self._rank(first, rank, one, hosts[rank], begun) for rank, one in enumerate(plan.ranks))
+        try:
+            endpoint, *_ = await together(*starting)
+        except BaseException:
+            await asyncio.gather(*(child.end() for child in begun))
+            raise
+        return StartedTrainer(RemoteTrainer(endpoint, self.key, hosts[0].clock), begun)
 
     async def judge(self, name: str, machine: str, pools: dict[int, PoolSettings]) -> tuple[Child, str]:
         """As soon as its machine is there; returns when every worker is ready. It is the caller's to see to it when it
@@ -99,9 +117,13 @@ class Starter:
     async def _rendezvous(self, hosts: list[Host]) -> str:
         if self.hosts.apart:
             return f"tcp://{hosts[0].machine.address}:{await hosts[0].free_port()}"
-        return f"file://{self.hosts.scratch}/ranks"
+        meeting = self.hosts.scratch / "ranks"
+        meeting.unlink(missing_ok=True)  # of a trainer that died
+        return f"file://{meeting}"
 
-    async def _rank(self, first: TrainerSettings, rank: int, assignment: Assignment, host: Host) -> str:
+    async def _rank(
+        self, first: TrainerSettings, rank: int, assignment: Assignment, host: Host, begun: list[Child]
+    ) -> str:
         name, threads = assignment.process, self.plan.threads
         settings = replace(
             first,
@@ -112,7 +134,8 @@ class Starter:
             memory_share=assignment.memory_share,
         )
         environment = self._environment(name, host)
-        child = await self.processes.begin(name, "trainer", settings, threads, environment, host, vital=True)
+        child = await self.processes.begin(name, "trainer", settings, threads, environment, host, vital=False)
+        begun.append(child)
         return await _ready(child, host)
 
     @property

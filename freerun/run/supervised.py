@@ -21,6 +21,7 @@ from freerun.run.begin import begin, gone_if_nothing_was_done
 from freerun.run.checkpoints import Checkpointer, saved
 from freerun.run.evaluating import evaluator_of
 from freerun.run.hosts import Hosts, hosts_of
+from freerun.run.kept_batches import BatchesInMemory
 from freerun.run.observed import logging_to
 from freerun.run.prepare import Prepared, example_of
 from freerun.run.running import run_processes
@@ -80,6 +81,9 @@ async def _sft(prepared: Prepared, observers: Iterable[Observer], start: Start) 
                 every, keep = config.train.save_every, config.train.keep
                 checkpointer = Checkpointer(trainer, folder, every, everybody, patience_s, keep)
                 everybody.add(checkpointer)
+                batches_kept = BatchesInMemory(folder)
+                everybody.add(batches_kept)
+                trainer.serve(everybody, batches_kept)
                 batches = _batches(stream, prepared, begins)
                 async with saved(checkpointer.checkpoint, checkpointer.written, checkpointer.weights):
                     good = await control_sft(

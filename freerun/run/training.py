@@ -157,13 +157,8 @@ async def _train(run: Run, running: RunProcesses, start: Start, observed: Observ
     """The loop with what goes on beside it: engines watched, versions evaluated, checkpoints kept."""
     config, trainer, everybody = running.prepared.config, running.trainer, observed.all
     batches = BookBatches(observed.book, BookReader(start.folder.samples), config.control)
-    latest = None
-    for version in range(start.begins, start.state.version):
-        everybody.doing("trainer", f"redoes step {version + 1} of {start.state.version}")
-        batch = await batches.batch(version)
-        assert batch is not None, "the book has it"
-        latest = (await trainer.step(batch)).weights
-    latest = latest or await trainer.publish()
+    trainer.serve(everybody, batches)
+    latest = await trainer.reach(start.state.version)
     for given in running.kept.given:
         await check_model(given, trainer)
     await run.begin(latest)
@@ -177,6 +172,7 @@ async def _train(run: Run, running: RunProcesses, start: Start, observed: Observ
         everybody.add(beside)
         if latest.version not in observed.files.evaluated_versions:
             await beside.published(latest)
+    trainer.serve(everybody, batches, [run.fleet, *([beside] if beside else [])])
     patience_s = config.control.patience_s
     every, keep = config.train.save_every, config.train.keep
     checkpointer = Checkpointer(

@@ -12,7 +12,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from freerun.core import Batch, Sample, TrainerError, Version
+from freerun.core import Batch, Sample, TrainerError, TrainerLost, Version
 from freerun.core.clock import Clock
 from freerun.core.lost import Losable
 from freerun.core.reports import StepResult, WeightsHandle
@@ -31,7 +31,7 @@ class RemoteTrainer:
 
     def __init__(self, endpoint: str, key: str | None = None, clock: Clock | None = None) -> None:
         self._endpoint, self._key, self._clock = endpoint, key, clock or Clock()
-        self._losable = Losable(TrainerError)
+        self._losable = Losable(TrainerLost)
         self._one_at_a_time = asyncio.Lock()
         self._requests = 0
 
@@ -44,8 +44,12 @@ class RemoteTrainer:
     def __exit__(self, *_: object) -> None:
         self._context.destroy(linger=0)
 
+    @property
+    def is_lost(self) -> bool:
+        return self._losable.is_lost
+
     def lose(self, why: str) -> None:
-        """It is gone: the call that waits for it fails at once with TrainerError, and so does every later one."""
+        """It is gone: the call that waits for it fails at once with TrainerLost, and so does every later one."""
         self._losable.lose(f"the trainer is lost: {why}")
 
     async def step(self, batch: Batch) -> StepResult:
@@ -95,8 +99,9 @@ class RemoteTrainer:
             number, own = b"", str(self._requests).encode()
             while number != own:
                 number, status, payload = await self._socket.recv_multipart()
-        if status == b"error":
-            raise TrainerError(*msgspec.msgpack.decode(payload, type=tuple[str, str]))
+        if status != b"ok":
+            kind = TrainerError if status == b"refused" else TrainerLost
+            raise kind(*msgspec.msgpack.decode(payload, type=tuple[str, str]))
         return decoded(payload, METHODS[method][1])
 
 

@@ -1,8 +1,8 @@
 """The trainer's process: takes one request at a time over ZeroMQ, does it, answers.
 
 A request is a method and its argument, with samples where it has any (`messages.py`); a reply is three frames: the
-request's number, and `ok` with the result, or `error` with message and traceback. `METHODS` is the whole protocol, for
-this side and for the client's.
+request's number, and `ok` with the result; or `refused`, where the error is one of ours, or `failed`, where it is any
+other, with message and traceback. `METHODS` is the whole protocol, for this side and for the client's.
 
 With several ranks the first one does that. It says each request to the others, and all of them do it.
 """
@@ -184,10 +184,10 @@ def answer(worker: Worker, request: Received) -> list[bytes]:
         result = worker.do(worker.ranks.say(request.decoded()))
         return [request.number, b"ok", encoded(result)]
     except FreerunError as error:
-        return [request.number, b"error", msgspec.msgpack.encode((str(error), error.detail))]
+        return [request.number, b"refused", msgspec.msgpack.encode((str(error), error.detail))]
     except Exception as error:
         return [
             request.number,
-            b"error",
+            b"failed",
             msgspec.msgpack.encode((f"{type(error).__name__}: {error}", traceback.format_exc())),
         ]

@@ -26,6 +26,8 @@ from freerun.weights.base import Publisher, Subscriber, Tensors
 NONE: Version = -1
 _ALIGNED = 512
 """Bytes that each tensor begins at a multiple of."""
+_SETS = 2
+"""Of buffers, in turn."""
 _DEVICE = 6
 """Where the number of the GPU is among the arguments that rebuild a tensor."""
 
@@ -122,6 +124,8 @@ class IpcSubscriber(Subscriber):
         if handle.location not in self._opened:
             gpu, layout, shared = pickle.loads(base64.b64decode(handle.location))
             self._opened[handle.location] = Flat(layout, _opened(_device_of(gpu), *shared))
+            if len(self._opened) > _SETS:  # the trainer was started again: what it had before is let go of
+                del self._opened[next(iter(self._opened))]
         flat = self._opened[handle.location]
         if _is_here(flat):
             return flat.tensors

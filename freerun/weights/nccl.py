@@ -130,6 +130,8 @@ class NcclSubscriber(Subscriber):
         self._folder, self._host, self._pulled = folder, host, pulled
         self._slots = MappedSlots()
         self._store: Store | None = None
+        self._met_at = ""
+        """Where that is."""
         self._number: int | None = None
         """What it was given when it applied."""
         self._groups: tuple[int, list[Group]] = (0, [])
@@ -141,6 +143,8 @@ class NcclSubscriber(Subscriber):
         self.received_bytes = 0
         away = not all(is_beside(self._folder, place_of(part.location)[1]) for part in handle.parts)
         epoch = Epoch.of(handle.location)
+        if epoch.store != self._met_at:
+            self._meet_anew(epoch.store)
         if away and self._number in epoch.members:
             self._take_part(epoch, handle)
         elif away:
@@ -151,6 +155,14 @@ class NcclSubscriber(Subscriber):
             self._apply(epoch)
         self._last = handle.version
         return tensors
+
+    def _meet_anew(self, store: str) -> None:
+        """The trainer was started again: another store, in which numbers of members mean others."""
+        self._met_at = store
+        if self._number is not None:
+            self._leave()
+            self._store = self._number = None
+            self._say(-1)
 
     def _apply(self, epoch: Epoch) -> None:
         """One process of the machine does, and stays it while it lives."""

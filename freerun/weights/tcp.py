@@ -107,8 +107,11 @@ def is_beside(folder: Path, slot: Path) -> bool:
 
 
 def pulled_slot(folder: Path, location: str) -> Path:
-    """The slot of this machine for what is published there."""
-    return folder / f"pulled-{xxhash.xxh3_64_hexdigest(location.encode())}"
+    """The slot of this machine for what is published there: the same one when the trainer is started again, and serves
+    it at another port."""
+    address, slot = place_of(location)
+    published = f"{address.rpartition(':')[0]}{slot}"
+    return folder / f"pulled-{xxhash.xxh3_64_hexdigest(published.encode())}"
 
 
 def holds(slot: Path, handle: WeightsHandle) -> bool:

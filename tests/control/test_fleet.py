@@ -293,6 +293,30 @@ def test_no_engine_takes_a_version(others_may_join: bool) -> None:
             run_fast(go())
 
 
+def test_a_version_that_is_lost_with_its_trainer_comes_again() -> None:
+    """The run does not end by it; whoever is out takes it at once when it is there again."""
+
+    async def go() -> None:
+        one, told = Fallible(), Notes()
+        one.refuses = 1000
+        fleet = Fleet({"one": one}, told, 60.0)
+        async with background(fleet.watch()):
+            asyncio.get_running_loop().call_later(0.5, fleet.trainer_lost)
+            assert await fleet.deliver(handle(1)) == []
+            await asyncio.sleep(100)
+            one.refuses = 0
+            fleet.published_again(handle(1))
+            before_s = asyncio.get_running_loop().time()
+            assert (await fleet.choose()).version == 1
+            assert asyncio.get_running_loop().time() == before_s
+            one.refuses = 1000
+            with pytest.raises(EngineError, match="the transfer was torn"):
+                await fleet.deliver(handle(2))
+        assert one.took == [1]
+
+    run_fast(go())
+
+
 def test_the_only_one_is_looked_at_at_once() -> None:
     """It is well, and fails requests: the run drops groups until it gives up, and does not wait between them."""
     world = World(1, steps=2, failure_rate=1.0)

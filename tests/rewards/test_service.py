@@ -557,3 +557,60 @@ async def test_async_judges(judge_file: JudgeFile) -> None:
         assert [(await service.judge(TASK, text)).reward for text in ("a", "bb")] == [11.0, 12.0]
         assert (await service.judge(TASK, "raise")).detail.startswith("ValueError: no good")
         assert (await service.judge(TASK, "hang")).reason is JudgeReason.TIMEOUT
+
+
+@pytest.fixture
+def forkservers(monkeypatch: pytest.MonkeyPatch) -> list[ForkServer]:
+    """Those that are started."""
+    started: list[ForkServer] = []
+    loaded = ForkServer._loaded
+
+    async def noted(self: ForkServer) -> None:
+        started.append(self)
+        await loaded(self)
+
+    monkeypatch.setattr(ForkServer, "_loaded", noted)
+    monkeypatch.setattr("freerun.machine.stopped.STOPPED_S", 0.5)
+    return started
+
+
+@pytest.mark.parametrize("victim", ["worker", "forkserver"])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+async def test_no_judgement_is_lost_with_a_process(
+    judge_file: JudgeFile,
+    workers: list[JudgeWorker],
+    forkservers: list[ForkServer],
+    victim: str,
+    how: signal.Signals,
+) -> None:
+    judge = judge_file("import time\ndef reward(task, text):\n    time.sleep(0.01)\n    return len(text)")
+    async with JudgeService(config(judge, workers=2)) as service, asyncio.timeout(30):
+        judging = [asyncio.create_task(service.judge(TASK, "x" * n)) for n in range(150)]
+        await asyncio.wait(judging[:10])
+        if victim == "worker":
+            assert workers[0]._pid
+            os.kill(workers[0]._pid, how)
+        else:
+            os.kill(forkservers[0]._child.process.pid, how)
+            assert workers[0]._pid
+            os.kill(workers[0]._pid, signal.SIGKILL)  # nobody can put another in its place meanwhile
+        assert [(await one).reward for one in judging] == [float(n) for n in range(150)]
+    assert service.counts[JudgeReason.OK] == 150
+
+
+async def test_what_is_killed_while_it_loads_is_started_again(
+    judge_file: JudgeFile, forkservers: list[ForkServer], pid_pipe: tuple[Task, Path]
+) -> None:
+    _, path = pid_pipe
+    loads = f"import os\nwith open({str(path)!r}, 'w') as pipe: pipe.write(str(os.getpid()))\n"
+    judge = judge_file(loads + "import time; time.sleep(0.2)\ndef reward(task, text): return 1.0")
+    service = JudgeService(config(judge))
+    opening = asyncio.create_task(service.__aenter__())
+    first = await read_pid(path)
+    os.kill(first, signal.SIGKILL)
+    os.kill(await read_pid(path), signal.SIGSTOP)
+    assert await read_pid(path) != first
+    await opening
+    assert (await service.judge(TASK, "x")).reward == 1.0
+    await service.__aexit__(None, None, None)
+    assert len(forkservers) == 3

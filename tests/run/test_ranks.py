@@ -102,7 +102,7 @@ async def test_a_killed_rank_ends_the_run_with_that_cause(tmp_path: Path, monkey
             return self
 
     monkeypatch.setattr("freerun.run.running.Processes", Remembered)
-    run = prepared(tmp_path, "train.ranks=2", "train.context_parallel=2", "control.steps=100000")
+    run = prepared(tmp_path, "train.ranks=2", "train.context_parallel=2", "control.steps=100000", "control.restarts=0")
     going = asyncio.create_task(training.train(run))
     metrics = tmp_path / "runs" / "test" / "metrics.jsonl"
     while not (metrics.exists() and metrics.read_text().count("\n") >= 3):

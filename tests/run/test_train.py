@@ -172,7 +172,7 @@ async def test_a_trainer_killed_in_mid_run_ends_the_run_with_that_cause(tmp_path
     from freerun.core import ProcessDied
     from freerun.machine import processes
 
-    run = prepared(tmp_path, "control.steps=100000")
+    run = prepared(tmp_path, "control.steps=100000", "control.restarts=0")
     started: list[processes.Processes] = []
     original = processes.Processes.__init__
 

@@ -150,6 +150,31 @@ def test_members_come_and_vanish(run: tuple[Machines, Trainer]) -> None:
     assert whole < trainer.sent_bytes - sent < 1.1 * whole, "and who does not arrive is not waited for"
 
 
+def test_a_trainer_that_is_started_again_is_met_anew(run: tuple[Machines, Trainer], tmp_path: Path) -> None:
+    """Where the trainer was, at other ports; numbers of members are given anew."""
+    machines, trainer = run
+    for version in range(3):
+        machines.take(handle := trainer.publish(version), "a", "b")
+    assert Epoch.of(handle.location).members == (1, 2)
+    for pulled in trainer.pulled:
+        pulled.server.close()
+    again = Trainer(tmp_path / "trainer")
+    for version in range(2, 4):  # it redoes one, which engines have
+        handle = again.publish(version)
+        assert Epoch.of(handle.location).members == ()
+    machines.take(handle, "a", "b")
+    machines.take(again.publish(4), "a", "b")
+    sent = again.sent_bytes
+    machines.take(handle := again.publish(5), "a", "b")
+    assert Epoch.of(handle.location).members == (1, 2)
+    assert again.sent_bytes == sent, "nobody pulled"
+    for machine in ("one", "two"):
+        pulled_slots = [path for path in (tmp_path / machine).glob("pulled-*") if not path.suffix]
+        assert len(pulled_slots) == 4, "two ranks, two each: nothing is left of the first trainer's"
+    for pulled in again.pulled:
+        pulled.server.close()
+
+
 def test_a_handle_that_names_no_epoch_is_refused(tmp_path: Path) -> None:
     handle: Any = WeightsHandle("nccl", 1, "tcp://nowhere", parts=[WeightsHandle("tcp", 1, "tcp://h:1/x", "0")])
     with pytest.raises(WeightsError, match="does not name an epoch"):

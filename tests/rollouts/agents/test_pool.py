@@ -448,3 +448,25 @@ async def test_a_worker_imports_nothing_heavy(agent_file: AgentFile) -> None:
     """)
     async with AgentPool(spec, 1) as pool:
         assert (await run(pool, "")).detail.endswith("ValueError: []")
+
+
+@pytest.mark.parametrize("victim", ["agent", "forkserver"])
+async def test_what_is_stopped_costs_a_session_at_most(
+    pool: AgentPool, pids: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victim: str
+) -> None:
+    monkeypatch.setattr("freerun.machine.stopped.STOPPED_S", 0.5)
+    os.mkfifo(tmp_path / "begun")
+    going = asyncio.create_task(run(pool, "wait", str(tmp_path / "begun")))
+    await asyncio.to_thread((tmp_path / "begun").read_text)
+    [session] = noted(pids)
+    forkserver = pool._forks._forkserver
+    assert forkserver
+    if victim == "agent":
+        os.kill(session, signal.SIGSTOP)
+    else:
+        forkserver._child.process.send_signal(signal.SIGSTOP)
+        await asyncio.wait_for(forkserver._child.wait(), 20)
+    result = await asyncio.wait_for(going, 20)
+    assert result.failure is SessionFailure.CRASH
+    assert result.detail.startswith("its process was killed by SIGKILL" if victim == "agent" else "its process ended")
+    assert await pid(pool)
