@@ -4,13 +4,12 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from freerun.bench.small_disk import SmallDisk, small_disk, unavailable
 from freerun.observe.folder import RunFolder
 from freerun.run import training
-from tests.mounts import fill, remount, small_disk, unavailable
 from tests.run.test_failed_resume import everything
 from tests.run.test_train import prepared
 
@@ -19,11 +18,11 @@ FREERUN = (sys.executable, "-m", "freerun.cli.main")
 
 
 @pytest.fixture(scope="module")
-def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallDisk]:
     """Of 24 MiB, with a run of four steps in it."""
-    folder = tmp_path_factory.mktemp("disk")
-    if why := unavailable(folder / "probe"):
+    if why := unavailable():
         pytest.skip(why)
+    folder = tmp_path_factory.mktemp("disk")
     with small_disk(folder / "runs", 24) as runs:
         run = prepared(folder, "control.steps=4", "train.save_every=2")
         (folder / "run.yaml").write_text(run.config.model_dump_json())
@@ -36,39 +35,40 @@ def freerun(*arguments: str) -> tuple[int, list[str]]:
     return ended.returncode, ended.stderr.splitlines()
 
 
-def test_a_disk_that_may_only_be_read_is_said_before_anything_starts(disk: Path) -> None:
-    run = RunFolder(disk / "test")
+def test_a_disk_that_may_only_be_read_is_said_before_anything_starts(disk: SmallDisk) -> None:
+    run = RunFolder(disk.folder / "test")
     before = everything(run)
-    remount(disk, "ro")
+    disk.remount("ro")
     try:
         code, said = freerun("resume", str(run.path), "control.steps=6")
         assert (code, said[-1]) == (
             1,
             f"freerun: {run.path} cannot be written (Read-only file system): make it writable, and try again",
         )
-        code, said = freerun("train", str(disk.parent / "run.yaml"))
+        code, said = freerun("train", str(disk.folder.parent / "run.yaml"))
         assert code == 2
         assert said[-1].endswith("cannot be made (Read-only file system): set runs to a folder of yours")
     finally:
-        remount(disk, "rw")
+        disk.remount("rw")
     assert everything(run) == before
 
 
-def test_a_full_disk_is_said_before_anything_starts(disk: Path) -> None:
-    run = RunFolder(disk / "test")
-    before, filler = everything(run), fill(disk)
+def test_a_full_disk_is_said_before_anything_starts(disk: SmallDisk) -> None:
+    run = RunFolder(disk.folder / "test")
+    before = everything(run)
+    disk.fill()
     try:
         code, said = freerun("resume", str(run.path), "control.steps=6")
         assert (code, said[-1]) == (
             1,
             f"freerun: {run.path} cannot be written (No space left on device): make room for it, and try again",
         )
-        code, said = freerun("train", str(disk.parent / "run.yaml"))
+        code, said = freerun("train", str(disk.folder.parent / "run.yaml"))
         assert code == 1
         assert said[-1].endswith(
             "config.yaml cannot be written (No space left on device): make room for it, and try again"
         )
-        assert not (disk / "test-2").exists(), "a run that could not begin leaves nothing"
+        assert not (disk.folder / "test-2").exists(), "a run that could not begin leaves nothing"
     finally:
-        filler.unlink()
+        disk.empty()
     assert everything(run) == before
