@@ -18,7 +18,7 @@ from freerun.config.tree import RunConfig
 from freerun.core.errors import FreerunError
 from freerun.machine.parent import kill_with_parent
 from freerun.observe.folder import RunFolder
-from freerun.run.resume import can_go_on
+from freerun.run.resume import can_go_on, newest_step
 
 _TAIL_LINES = 12
 _END_S = 20.0
@@ -39,6 +39,8 @@ class SupervisedRun:
     name: str
     logs: Path
     """Where its log and what it prints go: never on a disk that is filled."""
+    last: int
+    """The step with which it is over."""
     observers: list[Any] = field(default_factory=list)
     """Those that the file names."""
     steps: list[StepMade] = field(default_factory=list)
@@ -51,7 +53,7 @@ class SupervisedRun:
 
     @classmethod
     def of(cls, config: RunConfig, settings: Sequence[str], runs: Path, name: str, logs: Path) -> "SupervisedRun":
-        return cls(settings, runs, name, logs, config.model_dump(mode="json")["observers"])
+        return cls(settings, runs, name, logs, config.control.steps, config.model_dump(mode="json")["observers"])
 
     @property
     def folder(self) -> RunFolder:
@@ -124,6 +126,11 @@ class SupervisedRun:
     def can_be_struck(self) -> bool:
         """A run without a checkpoint cannot be gone on with."""
         return can_go_on(self.folder)
+
+    @property
+    def is_complete(self) -> bool:
+        """Its last step is saved: there is nothing to go on with, however it ended."""
+        return newest_step(self.folder) >= self.last
 
     def failure(self, what: str) -> FreerunError:
         printed = self.printed.read_text(errors="replace").splitlines() if self.printed.exists() else []

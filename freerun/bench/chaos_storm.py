@@ -15,8 +15,8 @@ from freerun.machine.descendants import descendants
 _LOOK_S = 0.02
 _MEMORY_S = 1.0
 _HUNG_S = 180.0
-"""A run that makes no step for so long is ended, and gone on with. After a third of it the
-loop says what it waits for."""
+"""A run that makes no step for so long is ended, and gone on with. After a third of that, the loop
+says what it waits for."""
 _FAILURES = 3
 """So many times in a row the run may end without a step, and without having been struck."""
 _GONE_S = 10.0
@@ -91,7 +91,7 @@ class Storm:
                     print(f"#{one.strike.number}: step {made.step} after {one.recovered_s:.1f} s", flush=True)
 
     async def _on_end(self, code: int) -> bool:
-        if code == 0:
+        if code == 0 or self.run.is_complete:
             if left := len(self.strikes):
                 self.early = f"the run was over before {left} of the kills: give it more steps, or a smaller --every"
             return True

@@ -55,7 +55,7 @@ class Striker:
             assert self._disk is not None
             self._disk.fill()
             self._lasting.append(Lasting(strike.what, until_s, None))
-            return Struck(strike, "the disk", now_s, step)
+            return Struck(strike, "of its folder", now_s, step)
         of_kind = [part for part in parts if part.kind is strike.kind]
         if not of_kind:
             return None

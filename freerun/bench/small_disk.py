@@ -11,21 +11,32 @@ from tempfile import TemporaryDirectory
 from freerun.core.errors import FreerunError
 
 _FILLER = "filler"
+_TRIES = 100
 
 
 class SmallDisk:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def fill(self) -> None:
-        """Take all the room there is."""
-        with suppress(OSError), (self.folder / _FILLER).open("wb") as filler:
-            room = os.statvfs(self.folder)
-            os.posix_fallocate(filler.fileno(), 0, max(room.f_bavail * room.f_frsize, 1))
+    def fill(self, leave_bytes: int = 0) -> None:
+        """Take all the room there is, but for that."""
+        size = 0
+        with (self.folder / _FILLER).open("wb") as filler:
+            for _ in range(_TRIES):
+                if (room := self._room_bytes - leave_bytes) <= 0:
+                    return
+                with suppress(OSError):  # somebody else was faster: there is less room by now
+                    os.posix_fallocate(filler.fileno(), size, room)
+                    size += room
 
     def empty(self) -> None:
         """Give it back."""
         (self.folder / _FILLER).unlink(missing_ok=True)
+
+    @property
+    def _room_bytes(self) -> int:
+        room = os.statvfs(self.folder)
+        return room.f_bavail * room.f_frsize
 
     def remount(self, how: str) -> None:
         """`ro`: it may only be read; `rw`: again as before."""
