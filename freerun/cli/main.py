@@ -422,6 +422,32 @@ def demo(
     print(run_to_end(run_demo(seed, max_staleness, steps)))
 
 
+@app.command()
+def chaos(
+    file: ConfigFile,
+    overrides: Overrides = None,
+    kills: Annotated[int, typer.Option(help="How often a part of the run is struck.", min=1)] = 100,
+    every: Annotated[float, typer.Option(help="Seconds between two strikes, on average.", min=0.01)] = 10.0,
+    seed: Annotated[int, typer.Option(help="Of what is struck how and when; the run's own is `seed=`.")] = 0,
+    what: Annotated[str, typer.Option(help="What is done, of these.")] = "kill,stop,starve,disk",
+    parts: Annotated[str, typer.Option(help="To whom, of these.")] = "engine,trainer,judge,controller,agent",
+    reference: Annotated[
+        Path | None,
+        typer.Option(help="The same run undisturbed; else it is run first.", show_default=False, metavar="RUN_FOLDER"),
+    ] = None,
+) -> None:
+    """Kill, stop and starve parts of a run at random moments, and fill its disk: what of its promises holds, and at
+    what pace it goes on."""
+    from freerun.bench.chaos import asked_for, chaos
+
+    asked = asked_for(file, overrides or [], kills, every, seed, what, parts, reference)
+    verdict = run_to_end(chaos(asked), lambda: "stopped: what was struck has ended")
+    for line in [*verdict.lines(), verdict.last_line]:
+        print(line)
+    if not verdict.is_good:
+        raise typer.Exit(1)
+
+
 def _train(prepared: Any, start: Any) -> None:
     from freerun.run import training
     from freerun.run.resume import can_go_on, how_to_go_on, newest_step

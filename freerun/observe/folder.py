@@ -5,10 +5,11 @@ moment leaves whole lines only, save possibly the last, which readers skip and t
 what the lines mean.
 """
 
+import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +19,10 @@ import msgspec
 
 from freerun.core import ConfigError, DataError, FreerunError
 from freerun.core.files import atomic_file
+
+_FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
+_LEAST_BYTES = 1 << 16
+"""What there must be room for when a run goes on: a few lines in each of its files."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,16 @@ class RunFolder:
             yield
         finally:
             os.close(fd)
+
+    def refuse_unwritable(self) -> None:
+        """A folder on a full disk, or on one that may only be read: before anything is started."""
+        probe = self.path / f".written-{os.getpid()}"
+        with writing(self.path):
+            try:
+                probe.write_bytes(bytes(_LEAST_BYTES))
+            finally:
+                with suppress(OSError):
+                    probe.unlink(missing_ok=True)
 
     @property
     def name(self) -> str:
@@ -113,13 +128,12 @@ class RunFolder:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """What the disk refuses, for want of room most often, is one line; and a run can go on when that is mended."""
+    """What the disk refuses, for want of room most often, is one line that says how to mend it."""
     try:
         yield
     except OSError as error:
-        raise FreerunError(
-            f"{path} cannot be written ({error.strerror}): make room for it, and resume the run"
-        ) from None
+        mend = "make it writable" if error.errno in _FORBIDDEN else "make room for it"
+        raise FreerunError(f"{path} cannot be written ({error.strerror}): {mend}, and try again") from None
 
 
 def _lock(fd: int, path: Path) -> None:

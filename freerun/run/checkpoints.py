@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 
 from freerun.control.waiting import FAILING_S, patiently
-from freerun.core import FreerunError, TrainerError
+from freerun.core import FreerunError, TrainerError, Version
 from freerun.core.observer import Observer
 from freerun.core.reports import Span
 from freerun.core.state import RunState
@@ -43,8 +43,12 @@ class Elsewhere:
         try:
             yield
         except TrainerError:
-            self._begun = None
+            self.failed()
             raise
+
+    def failed(self) -> None:
+        """The one that was begun will never be complete."""
+        self._begun = None
 
     def completed(self) -> None:
         """The one that was begun is complete."""
@@ -79,6 +83,10 @@ class Checkpointer(Observer):
         self._observer = observer
         self._patience_s = patience_s
         self._latest: RunState | None = None
+        self._asked: Version | None = None
+        """The last that was begun."""
+        self._missing = 0
+        """How many could not be written since the last that could."""
         self._elsewhere = Elsewhere(CheckpointFolder(folder.checkpoints), keep)
 
     async def settled(self, state: RunState) -> None:
@@ -86,13 +94,17 @@ class Checkpointer(Observer):
         if self._every and state.version % self._every == 0:
             if self._delivered:
                 await self._delivered.wait()
-            await self.checkpoint()
+            if refused := await self._begin(state):
+                self._say_missing(state.version, refused)
 
     async def checkpoint(self) -> None:
-        """Save the last settled step. The trainer refuses when it is past that, in a step that was cut off."""
-        state = self._latest
-        if state is None:
-            return
+        """Save the last settled step. The trainer refuses when it is past that, in a step that was cut off. This is the
+        end: what the disk does not take is missing for good."""
+        if self._latest and (refused := await self._begin(self._latest)):
+            raise TrainerError(refused)
+
+    async def _begin(self, state: RunState) -> str:
+        """Why the disk does not take it; empty if it does. Of the one before, that is said."""
         if self._book_written:
             await self._book_written()
         start_s = time.monotonic()
@@ -102,15 +114,34 @@ class Checkpointer(Observer):
         asked = self._trainer.checkpoint(state.version, folder, state.to_json())
         with self._elsewhere.forgotten_by_failure():
             copied = await patiently(asked, f"trainer: {what}", self._patience_s, self._observer.note)
-        self._elsewhere.completed()
+        if copied.failed:
+            self._elsewhere.failed()
+            self._say_missing(self._asked, copied.failed)
+        else:
+            self._elsewhere.completed()
+        if copied.written:
+            self._missing = 0
+        self._asked = None if copied.refused else state.version
         for note in copied.notes:
             self._observer.note(note)
-        if not copied.shared:
+        if not copied.shared and not copied.refused:
             self._elsewhere.begun(state, Kept(copied.machines, copied.sharing))
         self._observer.doing("trainer", "idle")
         name = f"copy version {state.version}"
         self._observer.span(Span("checkpoint", name, start_s, time.monotonic(), process="trainer"))
         self._tell(copied.written)
+        return copied.refused
+
+    def _say_missing(self, version: Version | None, why: str) -> None:
+        """The run goes on, for that loses nothing, unless it ends before the next one."""
+        self._missing += 1
+        saved = list(CheckpointFolder(self._folder.checkpoints).finished())
+        lost = f"from step {saved[-1]}" if saved else "from nowhere: no step is saved"
+        often = f"; {self._missing} are missing in a row" if self._missing > 1 else ""
+        self._observer.note(
+            f"step {version} is not saved: {why}; the run goes on, tries again after {self._every} more steps, and "
+            f"could be resumed {lost}{often}"
+        )
 
     async def written(self) -> None:
         """Wait until the last one is complete."""
@@ -142,5 +173,11 @@ async def saved(*saves: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
                     with suppress(TrainerError):
                         await save()
         raise
+    failed: list[TrainerError] = []
     for save in saves:
-        await save()
+        try:
+            await save()
+        except TrainerError as error:  # what one disk does not take, another may, and weights are smaller
+            failed.append(error)
+    if failed:
+        raise failed[0]

@@ -1,5 +1,6 @@
 """Where a run begins: in a new folder at version 0, or in an earlier run's folder at a checkpoint."""
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -8,7 +9,7 @@ from threading import Event
 
 from freerun.config.paths import with_whole_paths
 from freerun.config.text import dump
-from freerun.core import Version
+from freerun.core import FreerunError, Version
 from freerun.core.files import write_atomically
 from freerun.core.state import RunState
 from freerun.core.text import counted
@@ -75,6 +76,7 @@ class Start:
         """The folder, locked for us. An earlier run's stays as it is until it has `begun`: a resume that fails before
         that adds to its logs, and changes nothing else. Whoever watches sees in status.json that it is starting."""
         with self.folder.locked():
+            self.folder.refuse_unwritable()
             before = self.folder.status.read_bytes() if self.folder.status.is_file() else None
             try:
                 yield self.folder
@@ -106,7 +108,11 @@ class Start:
 
 def create_folder(prepared: Prepared) -> RunFolder:
     folder = RunFolder.create(Path(prepared.config.runs), prepared.config.name)
-    write_config(folder, prepared)
+    try:
+        write_config(folder, prepared)
+    except FreerunError:
+        shutil.rmtree(folder.path, ignore_errors=True)
+        raise
     write_starting(folder)
     return folder
 

@@ -12,6 +12,7 @@ they are the configuration's.
 
 import pickle
 import random
+import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -37,11 +38,15 @@ from freerun.train.ranks import ALONE, Ranks
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
 
 
+class NotWritten(TrainerError):
+    """The disk would not take a checkpoint. The trainer is as it was."""
+
+
 class CheckpointWriter:
     """Consumes a learner's state; produces complete checkpoints, beside the caller's work.
 
     `begin` waits for the previous checkpoint and for the copy; `finish` for the writing. A checkpoint that could not be
-    written fails whichever comes next.
+    written fails whichever comes next, with `NotWritten`, and nothing of it is left: training can go on without it.
     """
 
     def __init__(self, keep: int, ranks: Ranks = ALONE) -> None:
@@ -97,10 +102,22 @@ class CheckpointWriter:
     def _complete(
         self, checkpoint_folder: CheckpointFolder, version: Version, unfinished: Path, written: Any, control: str
     ) -> None:
-        written.result()  # on the first rank: every rank's
-        if self._ranks.is_first:
-            (unfinished / CONTROL).write_text(control)
-            checkpoint_folder.complete(version, self._keep)
+        with _nothing_left(unfinished, self._ranks.is_first):
+            written.result()  # on the first rank: every rank's
+            if self._ranks.is_first:
+                (unfinished / CONTROL).write_text(control)
+                checkpoint_folder.complete(version, self._keep)
+
+
+@contextmanager
+def _nothing_left(unfinished: Path, is_first: bool) -> Iterator[None]:
+    """What is half written takes the room that the next one needs."""
+    try:
+        yield
+    except BaseException:
+        if is_first:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        raise
 
 
 def _begun(checkpoint_folder: CheckpointFolder, version: Version) -> Path | None:
@@ -119,8 +136,8 @@ def _failing_in_a_line() -> Iterator[None]:
     try:
         yield
     except (OSError, CheckpointException) as error:
-        raise TrainerError(
-            f"a checkpoint could not be written: {in_a_line(error)}; see whether its disk is full, then resume the run"
+        raise NotWritten(
+            f"a checkpoint could not be written: {in_a_line(error)}; see whether its disk is full"
         ) from None
 
 

@@ -44,6 +44,10 @@ class Copied:
     """What the run should be told."""
     written: Written | None = None
     """The one before, unless that was told already."""
+    failed: str = ""
+    """Why the one before could not be written. The disk has nothing of it."""
+    refused: str = ""
+    """Why this one could not be begun."""
 
 
 @dataclass(slots=True, frozen=True)

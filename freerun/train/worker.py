@@ -138,9 +138,23 @@ class TrainerProcess:
         if wanted.version != self._learner.version:
             raise TrainerError(f"version {wanted.version} is gone: the trainer is at {self._learner.version}")
         self._refuse_half_a_step()
-        notes = self._checkpoints.begin(self._learner, Path(wanted.folder), wanted.control)
-        shared = (Path(wanted.folder) / wanted.token).exists()
-        return Copied(self.ranks.machines, self.ranks.sharing, shared, notes, self._checkpoints.last_written())
+        notes: list[str] = []
+        failed = self._why_not(self._checkpoints.finish)
+        folder, control = Path(wanted.folder), wanted.control
+        refused = self._why_not(lambda: notes.extend(self._checkpoints.begin(self._learner, folder, control)))
+        shared = (folder / wanted.token).exists()
+        written = self._checkpoints.last_written()
+        return Copied(self.ranks.machines, self.ranks.sharing, shared, notes, written, failed, refused)
+
+    def _why_not(self, write: Callable[[], None]) -> str:
+        """What the disk has against it: a run goes on without a checkpoint."""
+        from freerun.train.checkpoint import NotWritten  # slow to import
+
+        try:
+            write()
+        except NotWritten as error:
+            return error.message
+        return ""
 
     def _refuse_half_a_step(self) -> None:
         if not self._learner.savable:

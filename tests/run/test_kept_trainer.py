@@ -132,7 +132,7 @@ async def test_supervised_training_goes_on_to_the_same_weights(
 @pytest.mark.parametrize(
     ("how", "victim", "steps", "ranks"),
     [
-        (signal.SIGKILL, "trainer", (3, 11, 12), 1),
+        (signal.SIGKILL, "trainer", (3, 11, 16), 1),
         (signal.SIGSTOP, "trainer", (6,), 1),
         (signal.SIGKILL, "trainer 1", (8,), 2),
     ],

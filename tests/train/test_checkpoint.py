@@ -1,14 +1,15 @@
 """A learner that is saved and loaded goes on bit for bit; a checkpoint is whole or not there."""
 
 import random
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
 from freerun.core import TrainerError
-from freerun.train.checkpoint import CheckpointWriter, load_checkpoint
-from freerun.train.checkpoint_folder import CONTROL, CheckpointFolder, version_of
+from freerun.train.checkpoint import CheckpointWriter, NotWritten, load_checkpoint
+from freerun.train.checkpoint_folder import CONTROL, CheckpointFolder
 from freerun.train.config import EntropyConfig, TrainConfig
 from freerun.train.drift import Reference
 from freerun.train.learner import Learner
@@ -130,8 +131,10 @@ def test_the_newest_are_kept_and_a_version_is_written_once(tmp_path: Path) -> No
     assert (tmp_path / "step-4" / ".metadata").stat().st_mtime_ns == written
 
 
-def test_a_checkpoint_that_was_never_finished_is_not_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a kill -9 leaves before the rename, all files written or none; and the older one is still there."""
+def test_a_checkpoint_that_failed_leaves_nothing_and_the_next_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The older one is still there; what a kill -9 leaves before the rename is no checkpoint."""
     who = learner()
     learn(who, range(1))
     save(who, tmp_path, keep=1)
@@ -140,14 +143,16 @@ def test_a_checkpoint_that_was_never_finished_is_not_one(tmp_path: Path, monkeyp
     def full(*_: object) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("freerun.core.files._flush_to_disk", full)
-    with pytest.raises(TrainerError, match="could not be written: No space left on device"):
-        save(who, tmp_path, keep=1)
+    with monkeypatch.context() as failing:
+        failing.setattr("freerun.core.files._flush_to_disk", full)
+        with pytest.raises(NotWritten, match="could not be written: No space left on device"):
+            save(who, tmp_path, keep=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-1"], "it takes no room"
+    shutil.copytree(tmp_path / "step-1", tmp_path / "step-9.unfinished")
     assert list(CheckpointFolder(tmp_path).finished()) == [1]
-    assert version_of(tmp_path / "step-2.unfinished") is None
-    assert (tmp_path / "step-2.unfinished" / CONTROL).is_file()
     CheckpointFolder(tmp_path).remove_unfinished()
-    assert [path.name for path in tmp_path.iterdir()] == ["step-1"]
+    save(who, tmp_path, keep=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-2"]
 
 
 def test_a_folder_of_weights_is_not_a_checkpoint(tmp_path: Path) -> None:
