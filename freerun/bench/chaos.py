@@ -21,7 +21,8 @@ from freerun.bench.chaos_run import SupervisedRun, undisturbed
 from freerun.bench.chaos_schedule import PartKind, What, schedule
 from freerun.bench.chaos_storm import Storm
 from freerun.bench.chaos_strikes import Striker
-from freerun.bench.chaos_verdict import Pace, Verdict, audited, violations
+from freerun.bench.chaos_verdict import Pace, Verdict, violations
+from freerun.bench.run_log import Audited
 from freerun.bench.small_disk import small_disk
 from freerun.bench.small_disk import unavailable as no_small_disk
 from freerun.config.load import load_config
@@ -126,7 +127,7 @@ def _verdict(storm: Storm, config: RunConfig, reference: Pace, wall_s: float) ->
     run = storm.run
     return Verdict(
         storm.struck,
-        audited(run.log, run.folder),
+        Audited.of(run.folder.path),
         violations(run.folder, config),
         Pace.of(run.folder, wall_s),
         reference,

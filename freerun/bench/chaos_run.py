@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from freerun.bench.audit import RunLog
+from freerun.bench.run_log import RunLog
 from freerun.config.tree import RunConfig
 from freerun.core.errors import FreerunError
 from freerun.machine.parent import kill_with_parent

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from freerun.bench.audit import audit
 from freerun.bench.chaos_strikes import Struck
+from freerun.bench.run_log import Audited
 from freerun.config.tree import RunConfig
 from freerun.core import ConfigError, DataError
 from freerun.observe.folder import RunFolder
@@ -55,21 +55,6 @@ class Pace:
     @property
     def tokens_per_s(self) -> float:
         return self.tokens / self.wall_s if self.wall_s else 0.0
-
-
-@dataclass(frozen=True)
-class Audited:
-    """Groups, by what became of them."""
-
-    trained: int
-    lost: int
-    twice: int
-
-
-def audited(log: Path, folder: RunFolder) -> Audited:
-    """The one place that knows who counts."""
-    found = audit(log)
-    return Audited(found.trained, found.lost, found.twice)
 
 
 def violations(folder: RunFolder, config: RunConfig) -> int:

@@ -23,10 +23,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from freerun.bench.audit import RunLog
 from freerun.bench.cluster_cut import ORPHANS_S, Cuts, cut_cables
 from freerun.bench.cluster_run import MachineRun, finished, freerun, runs_in
 from freerun.bench.namespaces import MachineNamespace, machines, unavailable
+from freerun.bench.run_log import RunLog
 from freerun.commands.demo import LETTERS, WARM_UP, demo_config, write_tasks
 from freerun.models.tiny import make_model
 from freerun.observe.folder import RunFolder, iter_lines

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from freerun.bench.audit import Audit, audit
 from freerun.bench.cluster_run import MachineRun, engine_ready_s, finished
 from freerun.bench.namespaces import machines
+from freerun.bench.run_log import Audited
 from freerun.observe.folder import RunFolder
 from freerun.observe.records import read_steps
 
@@ -61,7 +61,7 @@ class Cuts:
     """With `trainer_lost: wait`: from the mended cable until the next step was done."""
     stalest: int
     """The oldest trained token, in versions."""
-    audit: Audit
+    audit: Audited
 
 
 async def cut_cables(folder: Path, settings: Sequence[str]) -> Cuts:
@@ -74,7 +74,7 @@ async def cut_cables(folder: Path, settings: Sequence[str]) -> Cuts:
                 trainer = await _cut_trainer(run, process)
             waited_s = await _resume(run)
     stalest = max(step.staleness_max for step in read_steps(RunFolder(run.run).metrics))
-    return Cuts(engine, trainer, waited_s, stalest, audit(run.log))
+    return Cuts(engine, trainer, waited_s, stalest, Audited.of(run.run))
 
 
 async def _cut_engine(run: MachineRun, process: Process, step: int) -> EngineCut:

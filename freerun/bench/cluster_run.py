@@ -1,7 +1,7 @@
 """A training run on machines that are network namespaces, started by the commands that a user would type.
 
 `freerun train … launcher=nodes` on the first machine, and `freerun node --join` on each of the others. What happens is
-read from the run's log (`audit.py`) and from /proc; nothing of the run is in this process.
+read from the run's log (`run_log.py`) and from /proc; nothing of the run is in this process.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from secrets import token_hex
 from types import MappingProxyType
 from typing import Any
 
-from freerun.bench.audit import RunLog
 from freerun.bench.namespaces import MachineNamespace
+from freerun.bench.run_log import RunLog
 from freerun.core.errors import FreerunError
 from freerun.machine.nodes.key import KEY
 from freerun.observe.folder import read_lines

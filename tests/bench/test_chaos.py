@@ -17,7 +17,8 @@ from freerun.bench.chaos import asked_for, chaos
 from freerun.bench.chaos_parts import Held, Part, parts_of
 from freerun.bench.chaos_schedule import PartKind, Strike, What, schedule
 from freerun.bench.chaos_strikes import Striker, Struck
-from freerun.bench.chaos_verdict import Audited, Memory, Pace, Verdict, recoveries, violations
+from freerun.bench.chaos_verdict import Memory, Pace, Verdict, recoveries, violations
+from freerun.bench.run_log import Audited
 from freerun.core import ConfigError
 from freerun.observe.folder import JsonLines, RunFolder
 from freerun.run import training

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from freerun.bench.audit import audit
 from freerun.bench.cluster_run import MachineRun, freerun
 from freerun.bench.namespaces import MachineNamespace, in_network, machines, unavailable
+from freerun.bench.run_log import Audited
 from freerun.config.load import load_config
 from freerun.control.waiting import background, together
 from freerun.core import ConfigError
@@ -71,7 +71,7 @@ async def test_a_run_survives_the_cut_cable_of_its_engine(tmp_path: Path) -> Non
             process.terminate()
             assert await asyncio.wait_for(process.wait(), SOON_S) == 128 + 15
         assert [machine.processes() for machine in places] == [[], [], []]
-    found = audit(run.log)
+    found = Audited.of(run.run)
     steps = read_steps(RunFolder(run.run).metrics)
     assert found.trained >= 4 * len(steps) >= 4 * 6
     assert (found.lost, found.twice) == (0, 0)

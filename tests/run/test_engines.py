@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from freerun.bench.audit import RunLog, audit
+from freerun.bench.run_log import Audited
 from freerun.core import ConfigError, ProcessDied, Version
 from freerun.core.observer import Observer
 from freerun.core.records import StepRecord
@@ -110,9 +110,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
 @asynccontextmanager
 async def going(folder: Path, *overrides: str) -> AsyncIterator[tuple[Watched, "asyncio.Task[training.Outcome]"]]:
     """A run without an end, which is stopped after the block; whose groups are all accounted for then."""
-    told, log = Watched(), RunLog(str(folder / "run.log"))
+    told = Watched()
     run = prepared(folder, "control.steps=100000", "control.groups_per_step=2", *overrides)
-    task = asyncio.create_task(training.train(run, guests=[told, log]))
+    task = asyncio.create_task(training.train(run, guests=[told]))
     task.add_done_callback(lambda _: told.changed.set())
     try:
         await told.until(lambda: told.steps >= 3 or task.done())
@@ -122,8 +122,7 @@ async def going(folder: Path, *overrides: str) -> AsyncIterator[tuple[Watched, "
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
-    log.close()
-    found = audit(folder / "run.log")
+    found = Audited.of(Path(run.config.runs) / run.config.name)
     assert (found.lost, found.twice) == (0, 0)
 
 
