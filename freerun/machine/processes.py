@@ -26,7 +26,7 @@ from freerun.machine.stopped import StopWatch
 _END_S = 2.0
 """How long a process may take to end before it is killed, and then to be gone."""
 _TAIL_LINES = 30
-_SPARE_AFTER_S = 20.0
+_SPARE_AFTER_S = 6.0
 """When a spare process is started: a run that has just begun needs the processor itself, and so does whatever has just
 taken the last one."""
 _NONE: Mapping[str, str] = MappingProxyType({})

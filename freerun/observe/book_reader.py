@@ -100,7 +100,8 @@ class BookReader:
     def batch(self, version: Version) -> Batch | None:
         """What the step at that version learned from; None where not all of it is kept."""
         groups = [group for _, group in self._groups("trained = ?", version)]
-        return Batch(version, groups) if groups and len(groups) == self.trained_since(version).get(version) else None
+        rows = self._all("SELECT count(*) FROM book_events WHERE stage = 'trained' AND version = ?", version)
+        return Batch(version, groups) if groups and [(len(groups),)] == rows else None
 
     def ready(self, since: Version) -> list[tuple[Position, Group]]:
         """Groups that no step before `since` was trained on, oldest first. Their tasks have no more than their ids."""

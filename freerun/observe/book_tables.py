@@ -37,6 +37,7 @@ CREATE TABLE IF NOT EXISTS book_groups(
   grp INTEGER PRIMARY KEY, epoch INTEGER, place INTEGER, task TEXT, admitted INTEGER, trained INTEGER,
   num_bytes INTEGER, header BLOB, buffer BLOB, texts BLOB);
 CREATE INDEX IF NOT EXISTS book_groups_trained ON book_groups(trained);
+CREATE INDEX IF NOT EXISTS book_events_trained ON book_events(version) WHERE stage = 'trained';
 """
 _EVENT = "INSERT INTO book_events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _GROUP = "INSERT OR REPLACE INTO book_groups VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"

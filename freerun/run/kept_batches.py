@@ -2,6 +2,7 @@
 training, which has no book."""
 
 import asyncio
+from collections import deque
 
 from freerun.control.config import ControlConfig
 from freerun.core import Batch, Version
@@ -16,12 +17,21 @@ _MOST_TOKENS = 100_000_000
 next checkpoint is there."""
 
 
-class BookBatches:
+class BookBatches(Observer):
+    """The newest ones are at hand: a trainer may die before the book knows that its step is done."""
+
     def __init__(self, book: KeptBook, reader: BookReader, control: ControlConfig) -> None:
         self._book, self._reader, self._control = book, reader, control
+        self._newest: deque[Batch] = deque(maxlen=2)
+
+    def learning(self, batch: Batch, masked_tokens: int) -> None:
+        self._newest.append(batch)
 
     async def batch(self, version: Version) -> Batch | None:
         """What the step at that version learned from, as the trainer was given it; None where it is not kept."""
+        for newest in self._newest:
+            if newest.version == version:
+                return newest
         await self._book.flush()
         batch = await asyncio.to_thread(self._reader.batch, version)
         if batch and self._control.when_stale == "mask":  # what is kept is as it was judged

@@ -157,6 +157,7 @@ async def _train(run: Run, running: RunProcesses, start: Start, observed: Observ
     """The loop with what goes on beside it: engines watched, versions evaluated, checkpoints kept."""
     config, trainer, everybody = running.prepared.config, running.trainer, observed.all
     batches = BookBatches(observed.book, BookReader(start.folder.samples), config.control)
+    everybody.add(batches)
     trainer.serve(everybody, batches)
     latest = await trainer.reach(start.state.version)
     for given in running.kept.given:
