@@ -173,9 +173,9 @@ async def train(run: Run) -> None:
     """
     try:
         async with (
-            background(noticed(run, produce(run))),
+            background(noticed(run, lambda: produce(run))),
             background(deliver(run)),
-            background(noticed(run, run.fleet.watch())),
+            background(noticed(run, run.fleet.watch)),
         ):
             found_ready(run)
             for step in range(run.version, run.config.steps):
@@ -219,10 +219,10 @@ async def produce(run: Run) -> None:
     run.buffer.end()
 
 
-async def noticed(run: Run, generation: Coroutine[Any, Any, None]) -> None:
+async def noticed(run: Run, generation: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Should it fail, the trainer is most likely well: the run then ends its step before it ends."""
     try:
-        await generation
+        await generation()
     except Exception:
         run.failing = True
         raise

@@ -229,7 +229,7 @@ class Processes:
         self._vital: list[Child] = []
         self._spare: tuple[ChildProcess, str] | None = None
         """With its number of threads."""
-        self._taken = asyncio.Event()
+        self._taken, self._needed = asyncio.Event(), asyncio.Event()
 
     async def __aenter__(self) -> "Processes":
         return self
@@ -256,7 +256,8 @@ class Processes:
         there."""
         arguments = [kind, msgspec.json.encode(settings).decode()]
         environment, log = {**environment, "OMP_NUM_THREADS": str(threads)}, self._logs / f"{name}.log"
-        again = any(child.name == name for child in self._children)
+        if again := any(child.name == name for child in self._children):
+            self._needed.set()
         here = host is None or host.machine.name == LOCAL
         child: Child
         if again and here and (spare := self._take_spare(threads)):
@@ -269,8 +270,11 @@ class Processes:
             self._vital.append(child)
         return child
 
-    async def keep_spare(self, threads: int, after_s: float = _SPARE_AFTER_S) -> None:
-        """Have a process at hand that has imported everything. Never returns."""
+    async def keep_spare(self, threads: int, after_s: float = _SPARE_AFTER_S, at_once: bool = False) -> None:
+        """Have a process at hand that has imported everything, from when something was started again for the first
+        time, or `at_once`: most runs need none. Never returns."""
+        if not at_once:
+            await self._needed.wait()
         while True:
             await asyncio.sleep(after_s)
             environment = {"OMP_NUM_THREADS": str(threads)}

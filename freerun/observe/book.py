@@ -34,6 +34,8 @@ _AGAIN_S = 2.0
 _CLOSE_S = 10.0
 _FLUSH_S = 10.0
 _TOGETHER = 2_000
+_TOGETHER_S = 0.05
+"""What happens within so long is written together: a transaction writes whole pages, however little it says."""
 
 
 class KeptBook(Observer):
@@ -159,6 +161,8 @@ class BookWriter:
         flushes: list[_Flush] = []
         try:
             entry = self._queue.get(timeout=_AGAIN_S if self._waiting else None)
+            if entry is not None and not isinstance(entry, _Flush):
+                time.sleep(_TOGETHER_S)
             while len(self._waiting) < _MOST_WAITING:
                 if entry is None:
                     self._ends = True

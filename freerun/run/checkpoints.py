@@ -74,15 +74,17 @@ class Checkpointer(Observer):
         keep: int,
         delivered: asyncio.Event | None = None,
         book_written: Callable[[], Awaitable[None]] | None = None,
+        latest: RunState | None = None,
     ) -> None:
-        """`book_written` returns when all that happened so far is in the book: no checkpoint is ahead of it."""
+        """`book_written` returns when all that happened so far is in the book: no checkpoint is ahead of it. `latest`
+        is the state that there is no checkpoint of yet."""
         self._delivered, self._book_written = delivered, book_written
         self._trainer = trainer
         self._folder = folder
         self._every = every
         self._observer = observer
         self._patience_s = patience_s
-        self._latest: RunState | None = None
+        self._latest = latest
         self._asked: Version | None = None
         """The last that was begun."""
         self._missing = 0

@@ -83,7 +83,11 @@ async def run_processes(
         version, restarts = (checkpoint and version_of(checkpoint)) or 0, prepared.config.control.restarts
         supervised = plan.kind is RunKind.SFT
         trainer = stack.enter_context(KeptTrainer(started, starter.trainer, folder, version, restarts, supervised))
-        spare = nullcontext() if hosts.apart or not restarts else background(processes.keep_spare(plan.threads))
+        spare = (
+            nullcontext()
+            if hosts.apart or not restarts
+            else background(processes.keep_spare(plan.threads, at_once=checkpoint is not None))
+        )
         async with spare, background(processes.watch()), background(trainer.keep()):
             try:
                 yield RunProcesses(prepared, named, trainer, judge, evaluator, agents, kept, hosts)

@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
 
@@ -52,6 +52,13 @@ class Start:
         steps = f"; {counted(again, 'step')} after it {'is' if again == 1 else 'are'} done again from kept answers"
         waiting = f"; {counted(len(self.ready), 'group')} that waited for the trainer still wait"
         return from_there + (steps if again else "") + (waiting if self.ready else "")
+
+    @property
+    def redone(self) -> RunState | None:
+        """The state that is reached by doing steps again, as a checkpoint would have it; None without such steps."""
+        if self.begins == self.state.version:
+            return None
+        return replace(self.state, owed=[*(place for place, _ in self.ready), *self.state.owed])
 
     @property
     def begins(self) -> Version:

@@ -177,7 +177,7 @@ async def _train(run: Run, running: RunProcesses, start: Start, observed: Observ
     patience_s = config.control.patience_s
     every, keep = config.train.save_every, config.train.keep
     checkpointer = Checkpointer(
-        trainer, start.folder, every, everybody, patience_s, keep, run.delivered, observed.book.flush
+        trainer, start.folder, every, everybody, patience_s, keep, run.delivered, observed.book.flush, start.redone
     )
     everybody.add(checkpointer)
     freeze_heap()

@@ -75,7 +75,10 @@ async def test_what_is_started_again_takes_the_spare_process(tmp_path: Path) -> 
     settings = engine_settings(tiny_folder(tmp_path / "model"))
     logs = tmp_path / "logs"
     logs.mkdir()
-    async with Processes("freerun.run.child", logs) as processes, background(processes.keep_spare(1, after_s=0.0)):
+    async with (
+        Processes("freerun.run.child", logs) as processes,
+        background(processes.keep_spare(1, after_s=0.0, at_once=True)),
+    ):
         first = await processes.begin("engine 0", "engine", settings, 1)
         await first.ready()
         spare = await next_spare(processes)

@@ -2,6 +2,7 @@
 
 import asyncio
 import select
+import shutil
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from freerun.bench.small_disk import SmallDisk, small_disk, unavailable
 from freerun.core import FreerunError, TrainerError
 from freerun.core.observer import Observer
 from freerun.core.records import StepRecord
+from freerun.models.tiny import make_model
 from freerun.observe.folder import RunFolder
 from freerun.observe.records import read_notes, read_steps
 from freerun.run import training
@@ -23,16 +25,20 @@ from tests.run.test_failed_resume import everything
 from tests.run.test_train import prepared
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+ALMOST_A_CHECKPOINT = 1_200_000
 FREERUN = (sys.executable, "-m", "freerun.cli.main")
 
 
 @pytest.fixture(scope="module")
 def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallDisk]:
-    """Of 24 MiB, with a run of four steps in it."""
+    """Of 40 MiB, with a run of four steps in it. A checkpoint takes 1.4 MB, and run.db some 0.15 MB a step."""
     if why := unavailable():
         pytest.skip(why)
     folder = tmp_path_factory.mktemp("disk")
-    with small_disk(folder / "runs", 24) as runs:
+    prepared(folder)
+    shutil.rmtree(folder / "model")
+    make_model(folder / "model", "abcdef>", seed=1, hidden=64)
+    with small_disk(folder / "runs", 40) as runs:
         run = prepared(folder, "control.steps=4", "train.save_every=2")
         (folder / "run.yaml").write_text(run.config.model_dump_json())
         asyncio.run(training.train(run))
@@ -104,7 +110,7 @@ class FillsTheDisk(Observer):
 
 async def test_a_run_goes_on_without_the_checkpoints_that_its_disk_has_no_room_for(disk: SmallDisk) -> None:
     run = prepared(disk.folder.parent, "control.steps=9", "train.save_every=2", "name=tight", "keep_samples_gib=0")
-    fills = FillsTheDisk(disk, {3: 350_000, 7: None})
+    fills = FillsTheDisk(disk, {3: ALMOST_A_CHECKPOINT, 7: None})
     folder = (await training.train(run, guests=[fills])).folder
     assert [record.step for record in read_steps(folder.metrics)] == list(range(1, 10))
     assert sorted(CheckpointFolder(folder.checkpoints).finished()) == [8, 9]
@@ -126,7 +132,7 @@ async def test_a_last_checkpoint_that_finds_no_room_fails_the_run(disk: SmallDis
         with pytest.raises(
             TrainerError, match=r"^a checkpoint could not be written: .*; see whether its disk is full$"
         ):
-            await training.train(run, guests=[FillsTheDisk(disk, {3: 350_000})])
+            await training.train(run, guests=[FillsTheDisk(disk, {3: ALMOST_A_CHECKPOINT})])
     finally:
         disk.empty()
     outcome = await training.train(*resume(disk.folder / "late", []))

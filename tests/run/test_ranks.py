@@ -49,8 +49,7 @@ async def work_until_it_fails(run: Prepared, folder: Path) -> None:
         with pytest.raises(TrainerError, match="version 7 is gone"):
             await trainer.checkpoint(7, str(folder / "checkpoints"), "{}")
         (folder / "file").write_text("")
-        with pytest.raises(TrainerError, match=r"a checkpoint could not be written: .*Not a directory"):
-            await trainer.checkpoint(1, str(folder / "file"), "{}")
+        assert "Not a directory" in (await trainer.checkpoint(1, str(folder / "file"), "{}")).refused
         assert [len(row) for row in await trainer.score(fine.samples)] == [4, 3]
         with pytest.raises(TrainerError, match="versions only go up"):
             await trainer.publish()
