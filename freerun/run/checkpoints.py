@@ -137,7 +137,8 @@ class Checkpointer(Observer):
     def _say_missing(self, version: Version | None, why: str) -> None:
         """The run goes on, for that loses nothing, unless it ends before the next one."""
         self._missing += 1
-        saved = list(CheckpointFolder(self._folder.checkpoints).finished())
+        finished = CheckpointFolder(self._folder.checkpoints).finished()
+        saved = [step for step in finished if version is None or step < version]  # a later one may be there by now
         lost = f"from step {saved[-1]}" if saved else "from nowhere: no step is saved"
         often = f"; {self._missing} are missing in a row" if self._missing > 1 else ""
         self._observer.note(
