@@ -53,15 +53,15 @@ class Alive(list[int]):
     """How many objects of a group's life there are, looked at now and then, beyond those that other tests keep."""
 
     def __init__(self) -> None:
-        self.before = self.count()
+        self.before = self.alive()
 
     @staticmethod
-    def count() -> int:
+    def alive() -> int:
         gc.collect()
         return sum(type(found) in COUNTED for found in gc.get_objects())
 
     def look(self) -> None:
-        self.append(self.count() - self.before)
+        self.append(self.alive() - self.before)
 
     def assert_at_most(self, number: int) -> None:
         assert len(self) == 10
