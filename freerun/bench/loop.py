@@ -29,7 +29,6 @@ from freerun.machine.garbage import freeze_heap
 from freerun.machine.gpus import visible_gpus
 from freerun.observe.folder import RunFolder
 from freerun.observe.live import view
-from freerun.observe.meter import StepMeter
 from freerun.run import training
 from freerun.run.hosts import hosts_of
 from freerun.run.observed import Observed
@@ -107,10 +106,10 @@ class Window(Observer):
     """Watches the settled steps: counts what the engines sampled in those after the warm-up, and ends the loop with the
     last of them, while the engines are still full; but not before they have its version."""
 
-    def __init__(self, engines: list[HttpEngine], meter: StepMeter, run: Run, warm_up: int, steps: int) -> None:
+    def __init__(self, engines: list[HttpEngine], run: Run, warm_up: int, steps: int) -> None:
         self._engines = engines
         self._begins, self._delivered = run.version, run.delivered
-        self._meter = meter
+        self._steps_done: list[StepRecord] = []
         self._warm_up = warm_up
         self._steps = steps
         self._tokens, self._start_s = 0, 0.0
@@ -118,7 +117,10 @@ class Window(Observer):
 
     @property
     def steps(self) -> list[StepRecord]:
-        return self._meter.steps[self._warm_up :]
+        return self._steps_done[self._warm_up :]
+
+    def step(self, record: StepRecord) -> None:
+        self._steps_done.append(record)
 
     async def settled(self, state: RunState) -> None:
         done = state.version - self._begins
@@ -173,7 +175,7 @@ class Loop:
         with closing(observed.all):
             rollout = self._work.rollout(self._prepared)
             run = training.run_of(prepared, self._running, begins, observed, rollout)
-            window = Window(list(self._running.engines.values()), observed.meter, run, warm_up, steps)
+            window = Window(list(self._running.engines.values()), run, warm_up, steps)
             observed.all.add(window)
             observed.meter.begin(await run.fleet.idle_s())
             try:

@@ -23,12 +23,12 @@ class RunFiles(Observer):
         begun."""
         last = math.inf if goes_on_from is None else goes_on_from
         self._folder = folder
-        self.steps_before = [record for record in read_steps(folder.metrics) if record.step <= last]
-        """Those of the run that this one goes on from."""
+        self.before = max((r for r in read_steps(folder.metrics) if r.step <= last), key=lambda r: r.step, default=None)
+        """The last step of the run that this one goes on from."""
         self.evaluated_versions = {record.version for record in read_evals(folder.evals) if record.version <= last}
         self._now_s = time.monotonic()
-        self.last_step = self.steps_before[-1].step if self.steps_before else 0
-        self.begun_s = self._now_s - (self.steps_before[-1].time_s if self.steps_before else 0.0)
+        self.last_step = self.before.step if self.before else 0
+        self.begun_s = self._now_s - (self.before.time_s if self.before else 0.0)
         """When the run began, by the monotonic clock, as if it had never been interrupted."""
         self._open: _Open | None = None
         self._noted: list[tuple[float, str]] = []

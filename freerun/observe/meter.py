@@ -88,7 +88,6 @@ class StepMeter(Observer):
         self._start_s = begun_s
         self._solved = solved
         self._skip_truncated = skip_truncated
-        self.steps: list[StepRecord] = []
         self._ended = TallyCounter(before)
         self._ready = 0
         self._last_step_s = self._batch_asked_s = self._trained_s = time.monotonic()
@@ -194,7 +193,6 @@ class StepMeter(Observer):
         if stepped := self._stepped:
             self._stepped = None
             self._draw(stepped)
-            self.steps.append(stepped.record)
             self._tell.step(stepped.record)
             for note in self._learning_advice.notes(stepped.record):
                 self._tell.note(note)

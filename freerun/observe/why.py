@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from freerun.core.records import StepRecord
 from freerun.core.waits import WaitCause
 from freerun.observe.columns import StepColumns
 from freerun.observe.figures import count, duration, share
-from freerun.observe.folder import encode
 from freerun.observe.time_shares import TimeShares, time_shares
 
 Settings = Mapping[str, Any]
@@ -66,11 +64,12 @@ def why(shares: TimeShares | None, settings: Settings) -> Why:
     return Why(list(_figures(shares)), said, list(advise(shares, settings)), part, costs)
 
 
-def cost_most(steps: Iterable[StepRecord], settings: Iterable[tuple[str, Any]]) -> str | None:
-    """A note for the end of a run that spent most of its time waiting for what a setting could have changed."""
+def cost_most(metrics: Iterable[bytes], settings: Iterable[tuple[str, Any]]) -> str | None:
+    """A note for the end of a run that spent most of its time waiting for what a setting could have changed. `metrics`
+    are the lines of its file."""
     columns = StepColumns()
-    for step in steps:
-        columns.add(encode(step))
+    for line in metrics:
+        columns.add(line)
     shares = time_shares(columns)
     found = why(shares, dict(settings))
     if shares is None or shares.last_step - shares.first_step < ENOUGH_STEPS - 1:

@@ -57,7 +57,7 @@ class Observed:
             before=start.state.tally,
             solved=lambda: len(tasks.solved),
             skip_truncated=prepared.config.train.skip_truncated,
-            agents_before=files.steps_before[-1].agents if files.steps_before else None,
+            agents_before=files.before.agents if files.before else None,
         )
         for observer in (meter, book, samples, files, evaluations, *others):
             everybody.add(observer)

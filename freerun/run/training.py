@@ -5,7 +5,9 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from functools import cached_property
 
+from freerun.config.tree import RunConfig
 from freerun.control.controller import Run
 from freerun.control.controller import train as control_train
 from freerun.control.evaluate import EvaluateBeside
@@ -20,6 +22,7 @@ from freerun.machine.garbage import freeze_heap
 from freerun.observe.book_reader import BookReader
 from freerun.observe.folder import RunFolder
 from freerun.observe.live import view
+from freerun.observe.records import read_steps
 from freerun.observe.report import reported
 from freerun.observe.status import StatusFile, ended
 from freerun.observe.why import cost_most
@@ -52,8 +55,11 @@ class Outcome:
     """What a training run came to."""
 
     folder: RunFolder
-    steps: list[StepRecord]
     evaluations: list[Evaluation]
+
+    @cached_property
+    def steps(self) -> list[StepRecord]:
+        return read_steps(self.folder.metrics)
 
 
 async def train(prepared: Prepared, start: Start | None = None, guests: Iterable[Observer] = ()) -> Outcome:
@@ -104,7 +110,7 @@ async def _train_on(hosts: Hosts, prepared: Prepared, start: Start, guests: Iter
         live = view(folder.name, config.control.steps, config.control.max_staleness)
         async with observing(prepared, start, [live, status], guests) as observed:
             await _train_observed(hosts, prepared, start, observed)
-    return Outcome(folder, observed.files.steps_before + observed.meter.steps, observed.evaluations.found)
+    return Outcome(folder, observed.evaluations.found)
 
 
 async def _train_observed(hosts: Hosts, prepared: Prepared, start: Start, observed: Observed) -> None:
@@ -189,8 +195,7 @@ async def _train(run: Run, running: RunProcesses, start: Start, observed: Observ
             background(_keep_engines(run, beside, running, start.folder)),
         ):
             await control_train(run)
-            if told := cost_most(observed.meter.steps, by_dotted_key(config.model_dump(mode="json"))):
-                everybody.note(told)
+            _say_what_cost_most(start.folder, config, everybody)
             if beside:
                 everybody.doing("controller", "waits for the last evaluation")
                 await beside.last()
@@ -200,6 +205,12 @@ async def _train(run: Run, running: RunProcesses, start: Start, observed: Observ
             beside.cancel()
         for span in running.spans(every=True):
             everybody.span(span)
+
+
+def _say_what_cost_most(folder: RunFolder, config: RunConfig, everybody: Observer) -> None:
+    with folder.metrics.open("rb") as metrics:
+        if told := cost_most(metrics, by_dotted_key(config.model_dump(mode="json"))):
+            everybody.note(told)
 
 
 async def _keep_engines(run: Run, beside: EvaluateBeside | None, running: RunProcesses, folder: RunFolder) -> None:

@@ -5,7 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from freerun.core.observer import Observers
+from freerun.core.observer import Observer, Observers
+from freerun.core.records import StepRecord
 from freerun.core.reports import EngineStats, UpdateReport
 from freerun.observe.engines import EngineFigures
 from freerun.observe.live import TerminalView
@@ -68,9 +69,14 @@ def test_rows_of_the_terminal_come_and_change_with_engines() -> None:
 def test_a_step_is_complete_whoever_has_taken_its_version(updates: list[UpdateReport]) -> None:
     from tests.observe.test_meter_and_files import batch, result
 
-    meter = StepMeter(Observers(), 0.0)
+    class Told(Observer):
+        def step(self, record: StepRecord) -> None:
+            idle_s.append(record.engine_idle_s)
+
+    idle_s: list[float] = []
+    meter = StepMeter(Told(), 0.0)
     meter.begin({"a": 1.0})
     meter.learning(batch(0), 0)
     meter.stepped(result(1))
     meter.updated(updates)
-    assert [record.engine_idle_s for record in meter.steps] == [2.0 if updates else 0.0]
+    assert idle_s == [2.0 if updates else 0.0]

@@ -1,5 +1,6 @@
 """What the controller tells, in the run folder."""
 
+import gc
 import io
 import json
 import time
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from freerun.core import Batch, FinishReason, Group, Sample, Task
 from freerun.core.observer import Observers
+from freerun.core.records import StepRecord
 from freerun.core.reports import PUBLISH, StepResult, UpdateReport, WeightsHandle
 from freerun.observe.files import RunFiles
 from freerun.observe.folder import RunFolder
@@ -98,6 +100,18 @@ def test_a_step_ends_with_what_it_learned_and_publishing_is_the_update_s(folder:
     assert spans["step 1"]["dur"] == pytest.approx(10e6)
     assert spans[PUBLISH]["dur"] == pytest.approx(2e6)
     assert spans["publish version 1"]["ts"] == pytest.approx(spans["step 1"]["ts"] + 10e6)
+
+
+def test_a_long_run_takes_no_more_memory_than_a_short_one(folder: RunFolder) -> None:
+    """What a step came to is in its file, and not in the controller."""
+    with observing(folder) as run:
+        for version in range(200):
+            run.learning(batch(version), masked_tokens=0)
+            run.stepped(result(version + 1))
+            run.updated([UpdateReport(version + 1, 0.004, 0)])
+        records = [one for one in gc.get_objects() if type(one) is StepRecord]
+    assert len(lines(folder.metrics)) == 200
+    assert len(records) < 50
 
 
 def group(number: int, *rewards: float) -> Group:

@@ -86,7 +86,7 @@ def test_a_run_that_is_older_than_these_figures_says_what_it_can() -> None:
 
 def test_only_what_a_setting_could_have_changed_is_said_in_the_end() -> None:
     def told(steps: int, **fields: Any) -> str | None:
-        return cost_most([a_step(step, **fields) for step in range(1, steps + 1)], SETTINGS.items())
+        return cost_most([encode(a_step(step, **fields)) for step in range(1, steps + 1)], SETTINGS.items())
 
     assert "reward.workers" in str(told(20, trainer_waits={"judging": 1.5}))
     assert told(5, trainer_waits={"judging": 1.5}) is None, "too short to say"
