@@ -14,6 +14,7 @@ from typing import Self
 
 from freerun.bench.chaos_schedule import PartKind
 from freerun.machine.descendants import children
+from freerun.machine.spare import SPARE
 
 _MODULES = {
     "freerun.rewards.forkserver": PartKind.JUDGE,
@@ -45,8 +46,9 @@ def parts_of(controller: int) -> list[Part]:
     found = [Part(PartKind.CONTROLLER, "controller", controller, os.getpid())]
     for pid in sorted(children(controller)):
         words = _command(pid)
-        if _CHILD in words and (kind := _kind(words)):
-            found.append(Part(kind, _log_of(pid) or kind, pid, controller))
+        log = _log_of(pid)
+        if _CHILD in words and (kind := _kind(words, log)):
+            found.append(Part(kind, log or kind, pid, controller))
         for kind in (kind for module, kind in _MODULES.items() if module in words):
             found.append(Part(kind, f"{kind} forkserver", pid, controller))
             workers = enumerate(sorted(children(pid)), start=1)
@@ -79,8 +81,11 @@ class Held:
         self.release()
 
 
-def _kind(words: list[str]) -> PartKind | None:
+def _kind(words: list[str], log: str | None) -> PartKind | None:
+    """A spare process that was taken prints to the log of what it became."""
     name = words[words.index(_CHILD) + 1]
+    if name == SPARE and log:
+        name = log.partition(" ")[0]
     return PartKind(name) if name in (PartKind.ENGINE, PartKind.TRAINER, PartKind.JUDGE) else None
 
 

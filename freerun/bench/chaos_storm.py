@@ -10,6 +10,7 @@ from freerun.bench.chaos_run import SupervisedRun
 from freerun.bench.chaos_schedule import Strike
 from freerun.bench.chaos_strikes import Striker, Struck
 from freerun.bench.chaos_verdict import Memory
+from freerun.core import FreerunError
 from freerun.machine.descendants import descendants
 
 _LOOK_S = 0.02
@@ -17,6 +18,8 @@ _MEMORY_S = 1.0
 _HUNG_S = 180.0
 """A run that makes no step for so long is ended, and gone on with. After a third of that, the loop
 says what it waits for."""
+_MISSING_S = 120.0
+"""A part that is not there for so long does not come back, and is none that the run could miss."""
 _FAILURES = 3
 """So many times in a row the run may end without a step, and without having been struck."""
 _GONE_S = 10.0
@@ -114,8 +117,12 @@ class Storm:
         if now_s < self._next_s:
             return
         struck = self.striker.strike(strike, self._parts(), self.run.last_step)
-        if struck is None:
-            return  # there is none now: the next look may find one
+        if struck is None:  # there is none now: the next look may find one
+            if now_s > self._next_s + _MISSING_S:
+                raise FreerunError(
+                    f"the run has had no {strike.kind} to strike for {_MISSING_S:.0f} s, though it goes on"
+                )
+            return
         self._struck_since_start = True
         self.struck.append(struck)
         self.strikes.pop(0)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from freerun.bench.chaos_parts import parts_of
+from freerun.bench.chaos_schedule import PartKind
 from freerun.control.waiting import background
 from freerun.core import ConfigError, EngineError, ProcessDied
 from freerun.engines.base import Sampling
@@ -88,6 +90,9 @@ async def test_what_is_started_again_takes_the_spare_process(tmp_path: Path) -> 
         assert again is spare
         async with HttpEngine(await again.ready(), "the run's") as engine:
             assert len([answer async for answer in engine.generate([3], Sampling(4), 2)]) == 2
+        found = {part.pid: part for part in parts_of(os.getpid())}
+        assert found[spare.process.pid].kind is PartKind.ENGINE, "`freerun chaos` strikes what it became"
+        assert found[spare.process.pid].name.startswith("engine 0")
         wrong = EngineSettings(str(tmp_path / "nothing"), settings.engine, LOOPBACK, "")
         await next_spare(processes)
         with pytest.raises(ConfigError, match="there is no folder"):
