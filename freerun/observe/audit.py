@@ -70,7 +70,8 @@ def audit(folder: Path) -> Audit:
     tasks = begins[-1].tasks
     ended = trained.keys() | dropped.keys() | rested
     open_ -= ended
-    lost = [place for place in _come_past(ended | open_, tasks) if place not in ended | open_]
+    known = ended | open_
+    lost = [place for place in _come_past(known, tasks) if place not in known]
     twice = {place: count - 1 for place, count in trained.items() if count > 1}
     return Audit(
         trained=len(trained),
