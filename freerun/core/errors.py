@@ -67,5 +67,9 @@ class ProcessDied(FreerunError):
     pass
 
 
+class ProcessKilled(ProcessDied):
+    """By kill -9: somebody's, or the kernel's for want of memory. It has not failed by itself."""
+
+
 class MachineLost(ProcessDied):
     pass

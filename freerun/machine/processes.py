@@ -16,7 +16,7 @@ from typing import Any, Protocol, Self
 
 import msgspec
 
-from freerun.core import ProcessDied
+from freerun.core import ProcessDied, ProcessKilled
 from freerun.core.clock import Clock
 from freerun.machine.machines import LOCAL, Machine, this_machine
 from freerun.machine.parent import READY_FD, Refusal
@@ -318,7 +318,8 @@ def death(name: str, code: int, tail: str, log: Path | None) -> ProcessDied:
         return ProcessDied(f"the {name} process {describe_exit(code)}: {ours[1]}")
     last = tail.splitlines()[-1] if tail else ""
     why = f" with {last[:200]}" if _AN_ERROR.match(last) else ""
-    return ProcessDied(f"the {name} process {describe_exit(code)}{why}; its log is {log}", tail)
+    kind = ProcessKilled if code == -signal.SIGKILL else ProcessDied
+    return kind(f"the {name} process {describe_exit(code)}{why}; its log is {log}", tail)
 
 
 def _size(log: Path | None) -> int:

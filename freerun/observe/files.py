@@ -13,7 +13,7 @@ from freerun.core.observer import Observer
 from freerun.core.records import StepRecord
 from freerun.core.reports import Evaluation, Span
 from freerun.observe.folder import JsonLines, RunFolder
-from freerun.observe.records import EvalRecord, NoteRecord, read_evals, read_steps
+from freerun.observe.records import EvalRecord, NoteRecord, last_step, read_evals
 from freerun.observe.timeline import Timeline
 
 
@@ -23,7 +23,7 @@ class RunFiles(Observer):
         begun."""
         last = math.inf if goes_on_from is None else goes_on_from
         self._folder = folder
-        self.before = max((r for r in read_steps(folder.metrics) if r.step <= last), key=lambda r: r.step, default=None)
+        self.before = last_step(folder.metrics, last)
         """The last step of the run that this one goes on from."""
         self.evaluated_versions = {record.version for record in read_evals(folder.evals) if record.version <= last}
         self._now_s = time.monotonic()

@@ -158,6 +158,17 @@ def read_steps(path: Path) -> list[StepRecord]:
     return [latest[step] for step in sorted(latest)]
 
 
+def last_step(path: Path, at_most: float) -> StepRecord | None:
+    """The last step of a run up to that one, whatever it has come to since. The file may be large."""
+    last: dict[str, Any] = {"step": 0}
+    for line in iter_lines(path):
+        if not isinstance(line.get("step"), int):
+            as_record(line, StepRecord, path)  # which says what it is not
+        if last["step"] <= line["step"] <= at_most:
+            last = line
+    return as_record(nulls_to_nan(last), StepRecord, path) if last["step"] else None
+
+
 def read_evals(path: Path) -> list[EvalRecord]:
     latest = {r.step: r for r in (as_record(nulls_to_nan(line), EvalRecord, path) for line in iter_lines(path))}
     return [latest[step] for step in sorted(latest)]

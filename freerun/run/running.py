@@ -1,14 +1,15 @@
 """The processes of a run: engines, trainer, judges and agents, on this machine or on others, and ended with the run."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from freerun.control.waiting import background, together
-from freerun.core import EngineError, TrainerError
+from freerun.core import EngineError, ProcessKilled, TrainerError
 from freerun.core.reports import Span
 from freerun.engines.http import HttpEngine
 from freerun.machine.processes import Processes
@@ -27,7 +28,11 @@ from freerun.run.shared_folder import note_unshared
 from freerun.run.starter import StartedTrainer, Starter
 from freerun.train.checkpoint_folder import version_of
 
+T = TypeVar("T")
+
 _LAST_WORDS_S = 1.0
+_STARTS = 3
+"""How often a part is started that is killed before it is ready."""
 
 
 @dataclass
@@ -72,10 +77,11 @@ async def run_processes(
         generating = [*plan.engines, *([plan.evaluator] if plan.evaluator else [])]
         engines: list[HttpEngine]
         started: StartedTrainer
+        tries = _STARTS if plan.kind is RunKind.TRAIN else 1
         starting: list[Coroutine[Any, Any, Any]] = [
             stack.enter_async_context(judge),
-            starter.trainer(checkpoint),
-            *(kept.start(one) for one in generating),
+            _started(partial(starter.trainer, checkpoint), tries, note),
+            *(_started(partial(kept.start, one), tries, note) for one in generating),
         ]
         _, started, *engines = await together(*starting)
         named = {one.process: engine for one, engine in zip(generating, engines, strict=True)}
@@ -95,3 +101,15 @@ async def run_processes(
                 with suppress(TimeoutError):  # when a process of theirs died, that is the first cause
                     await asyncio.wait_for(processes.watch(), _LAST_WORDS_S)
                 raise
+
+
+async def _started(start: Callable[[], Awaitable[T]], tries: int, note: Callable[[str], None]) -> T:
+    """What is killed before it is ready is started again: nothing is lost with it."""
+    while True:
+        try:
+            return await start()
+        except ProcessKilled as killed:
+            tries -= 1
+            if not tries:
+                raise
+            note(f"{killed.message.partition('; its log is')[0]} before it was ready: it is started again")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from freerun.bench.run_log import Audited
-from freerun.core import ConfigError, ProcessDied, Version
+from freerun.core import ConfigError, ProcessDied, ProcessKilled, Version
 from freerun.core.observer import Observer
 from freerun.core.records import StepRecord
 from freerun.core.reports import Evaluation
@@ -133,6 +133,37 @@ async def killed(name: str, told: Watched, started: Started) -> float:
     await told.until(lambda: started.alive(name) is not alive)
     assert started.begun_s[name] - killed_s < 1, f"{name} is not started again at once"
     return killed_s
+
+
+async def test_what_is_killed_before_it_is_ready_is_started_again(
+    tmp_path: Path, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the start of a run, which has an engine and a trainer only when both are ready."""
+    ready, spared = ChildProcess.ready, {"engine 0": 1, "trainer": 2}
+
+    async def killed_at_first(self: ChildProcess) -> str:
+        if spared.get(self.name, 0):
+            spared[self.name] -= 1
+            os.kill(self.process.pid, signal.SIGKILL)
+        return await ready(self)
+
+    monkeypatch.setattr(ChildProcess, "ready", killed_at_first)
+    async with going(tmp_path) as (told, _):
+        assert {name: len(children) for name, children in started.children.items()} == {"engine 0": 2, "trainer": 3}
+        assert told.said("the trainer process was killed by SIGKILL before it was ready: it is started again")
+
+
+async def test_what_is_killed_again_and_again_ends_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ready = ChildProcess.ready
+
+    async def killed_at_once(self: ChildProcess) -> str:
+        os.kill(self.process.pid, signal.SIGKILL)
+        return await ready(self)
+
+    monkeypatch.setattr(ChildProcess, "ready", killed_at_once)
+    with pytest.raises(ProcessKilled, match="was killed by SIGKILL"):
+        async with asyncio.timeout(SOON_S):
+            await training.train(prepared(tmp_path))
 
 
 async def test_killed_engines_are_started_again_at_once(tmp_path: Path, started: Started) -> None:
