@@ -140,6 +140,39 @@ def bench_engine(
     bench.show(model, dtype, job, bench.bench_engine(model, job, dtype, burst, against), json_only)
 
 
+@bench.command("speculation")
+def bench_speculation(
+    model: Annotated[Path, typer.Option(help="A model's folder, with its tokenizer.")],
+    data: Annotated[str, typer.Option(help="Where tasks come from, as data.source has it.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Other settings of the data, such as data.prompt_key=question.",
+            show_default=False,
+            metavar="data.KEY=VALUE",
+        ),
+    ] = None,
+    tasks: Annotated[int, typer.Option(help="How many tasks.", min=1)] = 32,
+    rows: Annotated[int, typer.Option(help="Answers that run at a time.", min=1)] = 16,
+    group: Annotated[int, typer.Option(help="Answers to a task.", min=1)] = 8,
+    tokens: Annotated[int, typer.Option(help="Most tokens of an answer.", min=1)] = 256,
+    temperature: Annotated[float, typer.Option(help="Of sampling.", min=0)] = 1.0,
+    threads: Annotated[int, typer.Option(help="CPU threads.", min=1)] = 2,
+    json_only: JsonOnly = False,
+) -> None:
+    """Does it pay to guess how answers go on, where few of them run? On real answers, in a second pass over tasks.
+
+    The same tasks are answered by the same seeds with guesses and without, in turns.
+    """
+    from freerun.bench import speculation as bench
+    from freerun.config.load import load_section
+    from freerun.data.config import DataConfig
+
+    overrides = [f"data.source={data}", f"data.limit={tasks}", *(settings or [])]
+    config = load_section("data", DataConfig, overrides=overrides)
+    bench.show(bench.bench_speculation(model, config, rows, group, tokens, temperature, threads), json_only)
+
+
 @bench.command("trainer")
 def bench_trainer(
     model: Annotated[str, typer.Option(help="4m, 135m, 0.6b, 1.5b (random weights), or a model folder.")] = "4m",

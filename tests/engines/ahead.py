@@ -16,6 +16,7 @@ class AheadCpuRunner(CpuRunner):
     burst = 3
     ahead = True
     short = False
+    guesses = 0
 
     def __init__(self, decoder: Decoder, blocks: int, block_tokens: int) -> None:
         super().__init__(decoder, blocks, block_tokens)
@@ -46,4 +47,4 @@ class AheadCpuRunner(CpuRunner):
                 all_tokens[row].append(token)
                 all_logprobs[row].append(logprob)
         self._last = dict(zip(sequences, tokens, strict=True))
-        return LaunchedStep(sequences, self.burst if sequences else 0, lambda: (all_tokens, all_logprobs))
+        return LaunchedStep(sequences, [self.burst] * len(sequences), lambda: (all_tokens, all_logprobs))

@@ -3,15 +3,17 @@
 import torch
 
 from freerun.engines.embedded.cache import Cache, PagedAttention
-from freerun.engines.embedded.launched_step import LaunchedStep
+from freerun.engines.embedded.launched_step import LaunchedStep, kept_tokens
 from freerun.engines.embedded.sampler import uniform
 from freerun.engines.embedded.scheduler import Step
+from freerun.engines.embedded.sequence import Chunk, Sequence
 from freerun.engines.embedded.shaping import sample_rows
 from freerun.models.decoder import Decoder
 
 
 class CpuRunner:
     burst = 1
+    guesses = 16
     ahead = False
     waited_s = 0.0
     short = True
@@ -26,14 +28,21 @@ class CpuRunner:
         tokens = torch.tensor([token for chunk in step.chunks for token in chunk.tokens])
         positions = torch.tensor([position for chunk in step.chunks for position in range(chunk.start, chunk.end)])
         hidden = self._decoder(tokens, positions, PagedAttention(self._cache, step.chunks))
-        last, sequences, end = [], [], 0
+        sampling: list[tuple[Sequence, Chunk]] = []
+        rows: list[int] = []
+        end = 0
         for chunk in step.chunks:
             end += len(chunk.tokens)
             if chunk.samples:
-                last.append(end - 1)
-                sequences.append(chunk.samples)
-        if not sequences:
+                sampling.append((chunk.samples, chunk))
+                rows += range(end - 1 - chunk.guesses, end)
+        if not sampling:
             return LaunchedStep.none()
-        drawn = [uniform(s.request.sampling.seed, s.index, len(s.tokens)) for s in sequences]
-        chosen, logprobs = sample_rows(self._decoder.logits(hidden[last]), sequences, drawn)
-        return LaunchedStep(sequences, 1, lambda: ([[token] for token in chosen], [[logprob] for logprob in logprobs]))
+        sequences, most = [sequence for sequence, _ in sampling], [chunk.guesses + 1 for _, chunk in sampling]
+        drawing = [
+            (one, len(one.tokens) + at) for one, count in zip(sequences, most, strict=True) for at in range(count)
+        ]
+        drawn = [uniform(one.request.sampling.seed, one.index, at) for one, at in drawing]
+        chosen, logprobs = sample_rows(self._decoder.logits(hidden[rows]), [one for one, _ in drawing], drawn)
+        kept = kept_tokens([chunk for _, chunk in sampling], chosen, logprobs)
+        return LaunchedStep(sequences, most, lambda: kept)

@@ -7,6 +7,7 @@ what is under way, so it can never overlap a forward pass.
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Protocol
@@ -20,12 +21,14 @@ from freerun.engines.base import Sampling
 from freerun.engines.config import EngineConfig, OnUpdate
 from freerun.engines.embedded.blocks import Blocks
 from freerun.engines.embedded.cpu import CpuRunner
+from freerun.engines.embedded.drafts import Source
 from freerun.engines.embedded.latency import Latencies
 from freerun.engines.embedded.launched_step import LaunchedStep
 from freerun.engines.embedded.memory import cache_tokens
 from freerun.engines.embedded.scheduler import Scheduler, Step
 from freerun.engines.embedded.sequence import EndedAnswer, Request, Sequence
 from freerun.engines.embedded.shaping import check_extras
+from freerun.engines.embedded.speculation import Speculation
 from freerun.models.decoder import Decoder
 
 Detokenise = Callable[[list[int]], str]
@@ -40,6 +43,8 @@ class Runner(Protocol):
     """Whether a step can be launched before the results of the one before are there."""
     short: bool
     """Whether steps sample one token: somebody waits for the next to end. A runner that can do no other ignores it."""
+    guesses: int
+    """Most guesses of one answer that a step can check."""
     waited_s: float
     """How long the host has waited for the device, since the start."""
 
@@ -60,6 +65,7 @@ class EmbeddedEngine:
         self._runner = self._gpu_runner() if on_gpu else CpuRunner(decoder, self._blocks.count, size)
         runner = self._runner
         self._scheduler = Scheduler(self._blocks, config.max_running, config.step_tokens, runner.burst, runner.ahead)
+        self._speculation = Speculation(runner.guesses if config.speculate else 0)
         self._launched = LaunchedStep.none()
         self._ended: list[tuple[str, EndedAnswer]] = []
         """Answers that ended when somebody else than `step` had to wait for what was under way."""
@@ -116,6 +122,16 @@ class EmbeddedEngine:
         return self._runner.waited_s
 
     @property
+    def guessed(self) -> Counter[Source]:
+        """Tokens that were guessed, by where from."""
+        return self._speculation.guessed
+
+    @property
+    def right(self) -> Counter[Source]:
+        """Guesses that were right."""
+        return self._speculation.right
+
+    @property
     def reused_tokens(self) -> int:
         """Tokens of prompts whose cache was there already."""
         return self._scheduler.reused_tokens
@@ -147,6 +163,7 @@ class EmbeddedEngine:
             check_extras(sampling.extras, stops, shape.vocab_size)
         request = Request(id, prompt, sampling, n, stops=stops, asked_s=asked_s or time.monotonic())
         self._requests[id] = self._scheduler.submit(request)
+        self._speculation.begin(self._requests[id])
         self.prompt_tokens += len(prompt)
         if sampling.extras:
             self._special.add(id)
@@ -170,7 +187,7 @@ class EmbeddedEngine:
         """End what is left of a request; its unfinished answers are never reported."""
         for sequence in self._requests.pop(id, []):
             if sequence.finish is None:
-                self._scheduler.end(sequence, FinishReason.ABORT)
+                self._over(sequence, FinishReason.ABORT)
         self._forget_special(id)
         self._ended = [(ended, completion) for ended, completion in self._ended if ended != id]
 
@@ -180,10 +197,17 @@ class EmbeddedEngine:
         ahead = self._runner.ahead and not self._runner.short
         if not ahead:
             self._ended += self._wait()
-        step = self._scheduler.schedule()
+        start_s = time.monotonic()
+        guesses = self._speculation.plan([] if ahead or self._special else self._scheduler.sampling)
+        step = self._scheduler.schedule(guesses)
         before, self._launched = self._launched, self._runner.launch(step) if step.chunks else LaunchedStep.none()
         ended, self._ended = self._ended + self._postprocess(before), []
-        return ended if ahead else ended + self._wait()
+        if ahead:
+            return ended
+        ended += self._wait()
+        if step.only_samples:
+            self._speculation.took(len(step.chunks), time.monotonic() - start_s)
+        return ended
 
     def _wait(self) -> list[tuple[str, EndedAnswer]]:
         """Wait for what is under way."""
@@ -196,6 +220,7 @@ class EmbeddedEngine:
         ended, results = [], launched.results()
         self._landed_s = time.monotonic()
         for sequence, tokens, logprobs in results:
+            self._speculation.checked(sequence, len(tokens))
             if math.isnan(sum(logprobs)):
                 raise EngineError(self._not_finite)
             if not sequence.tokens:
@@ -233,7 +258,7 @@ class EmbeddedEngine:
         return new, reason
 
     def _end(self, sequence: Sequence, reason: FinishReason) -> tuple[str, EndedAnswer]:
-        self._scheduler.end(sequence, reason)
+        self._over(sequence, reason)
         self.latencies.ended(sequence, reason, self._landed_s)
         request = sequence.request
         if not request.unfinished:
@@ -243,6 +268,10 @@ class EmbeddedEngine:
         answer.alternatives = sequence.alternatives[: len(sequence.tokens)]
         answer.cached = request.cached or 0
         return request.id, answer
+
+    def _over(self, sequence: Sequence, reason: FinishReason) -> None:
+        self._scheduler.end(sequence, reason)
+        self._speculation.end(sequence)
 
     def _forget_special(self, id: str) -> None:
         if id in self._special:

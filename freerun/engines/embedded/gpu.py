@@ -85,6 +85,7 @@ class Slots:
 
 class GpuRunner:
     ahead = True
+    guesses = 0
 
     def __init__(self, decoder: Decoder, blocks: int, block_tokens: int, max_running: int, burst: int) -> None:
         shape = decoder.shape
@@ -179,7 +180,11 @@ class GpuRunner:
         tokens, logprobs = sample_rows(logits_RV, sequences, drawn)
         self._landed_s = time.monotonic()
         self.waited_s += self._landed_s - start_s
-        return LaunchedStep(sequences, 1, lambda: ([[token] for token in tokens], [[logprob] for logprob in logprobs]))
+        return LaunchedStep(
+            sequences,
+            [1] * len(sequences),
+            lambda: ([[token] for token in tokens], [[logprob] for logprob in logprobs]),
+        )
 
     def _launched(self, sequences: list[Sequence], steps: int) -> LaunchedStep:
         """The results start for the host when the burst ends, whatever is launched behind it."""
@@ -200,7 +205,7 @@ class GpuRunner:
             self._landed_s = now_s
             return tokens.T.tolist(), logprobs.T.tolist()
 
-        return LaunchedStep(sequences, steps, wait)
+        return LaunchedStep(sequences, [steps] * len(sequences), wait)
 
     def _decode_once(self, batch: int, longest: int) -> None:
         """One step of all rows, on the device alone."""

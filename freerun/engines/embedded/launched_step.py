@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from freerun.engines.embedded.sequence import Sequence
+from freerun.engines.embedded.sequence import Chunk, Sequence
 
 Sampled = tuple[list[list[int]], list[list[float]]]
 """The tokens of each sequence, and their log-probabilities."""
@@ -13,8 +13,8 @@ Sampled = tuple[list[list[int]], list[list[float]]]
 class LaunchedStep:
     sequences: list[Sequence]
     """Those that sample in it."""
-    tokens: int
-    """How many each of them samples."""
+    most: list[int]
+    """How many tokens each of them samples; one whose guesses are checked may sample fewer."""
     wait: Callable[[], Sampled]
     """Waits for the device, if need be."""
     _epochs: list[int] = field(init=False)
@@ -22,21 +22,37 @@ class LaunchedStep:
     def __post_init__(self) -> None:
         """From here on the tokens count as sampled, and all but the last of them as computed."""
         self._epochs = [sequence.epoch for sequence in self.sequences]
-        for sequence in self.sequences:
-            sequence.ahead += self.tokens
-            sequence.computed += self.tokens - 1
+        for sequence, most in zip(self.sequences, self.most, strict=True):
+            sequence.ahead += most
+            sequence.computed += most - 1
 
     @classmethod
     def none(cls) -> "LaunchedStep":
         """A step in which nobody samples."""
-        return cls([], 0, lambda: ([], []))
+        return cls([], [], lambda: ([], []))
 
     def results(self) -> list[tuple[Sequence, list[int], list[float]]]:
         """What each sequence sampled, if it still wants it: it may have ended, or given way, meanwhile."""
         tokens, logprobs = self.wait()
         wanted = []
-        for sequence, epoch, new, theirs in zip(self.sequences, self._epochs, tokens, logprobs, strict=True):
+        for sequence, epoch, most, new, theirs in zip(
+            self.sequences, self._epochs, self.most, tokens, logprobs, strict=True
+        ):
             if sequence.finish is None and sequence.epoch == epoch:
-                sequence.ahead -= self.tokens
+                sequence.ahead -= most
+                sequence.computed -= most - len(new)
                 wanted.append((sequence, new, theirs))
         return wanted
+
+
+def kept_tokens(chunks: list[Chunk], tokens: list[int], logprobs: list[float]) -> Sampled:
+    """Of what was sampled from every position of the chunks, one after another, what each of them keeps: all up to the
+    first token that is not the one that was guessed. What comes behind was sampled from a text that is not there."""
+    kept_tokens, kept_logprobs, first = [], [], 0
+    for chunk in chunks:
+        guessed = chunk.tokens[len(chunk.tokens) - chunk.guesses :]
+        right = next((at for at, guess in enumerate(guessed) if guess != tokens[first + at]), chunk.guesses)
+        kept_tokens.append(tokens[first : first + right + 1])
+        kept_logprobs.append(logprobs[first : first + right + 1])
+        first += chunk.guesses + 1
+    return kept_tokens, kept_logprobs

@@ -1,9 +1,10 @@
 """What the engine counts, in the text format that Prometheus reads."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from freerun.core import FinishReason, Version
+from freerun.engines.embedded.drafts import Source
 
 
 @dataclass(slots=True)
@@ -24,6 +25,9 @@ class Metrics:
     finished: dict[FinishReason, int] = field(default_factory=dict)
     prompt_tokens: int = 0
     reused_tokens: int = 0
+    guessed: Mapping[Source, int] = field(default_factory=dict)
+    """Tokens, by where the guess came from; `right`: those that were what was sampled."""
+    right: Mapping[Source, int] = field(default_factory=dict)
     latencies: list[str] = field(default_factory=list)
     """Histograms, already in Prometheus' format."""
 
@@ -72,6 +76,12 @@ class Metrics:
         yield from _head("requests_total", "counter", "Answers that ended, by why; a request with n > 1 has n.")
         for reason in FinishReason:
             yield f'freerun_requests_total{{finish_reason="{reason.value}"}} {self.finished.get(reason, 0)}'
+        for name, help, counts in (
+            ("guessed_tokens_total", "Tokens that were guessed, by where the guess came from.", self.guessed),
+            ("guessed_tokens_right_total", "Guesses that were what was sampled.", self.right),
+        ):
+            yield from _head(name, "counter", help)
+            yield from (f'freerun_{name}{{source="{source}"}} {counts.get(source, 0)}' for source in Source)
         yield from self.latencies
 
 

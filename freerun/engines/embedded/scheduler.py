@@ -9,6 +9,7 @@ Knows tokens and blocks; knows neither tensors nor the model.
 
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from freerun.core import EngineError, FinishReason, Version
@@ -26,6 +27,11 @@ class Step:
     chunks: list[Chunk] = field(default_factory=list)
     copies: list[tuple[int, int]] = field(default_factory=list)
     prompts: set[str] = field(default_factory=set)
+    guesses: Mapping[Sequence, list[int]] = field(default_factory=dict)
+
+    @property
+    def only_samples(self) -> bool:
+        return not self.prompts and not self.copies and all(chunk.samples for chunk in self.chunks)
 
 
 class Scheduler:
@@ -73,12 +79,21 @@ class Scheduler:
         self.waiting.extend(sequences)
         return sequences
 
-    def schedule(self) -> Step:
+    @property
+    def sampling(self) -> list[Sequence]:
+        """Those that run, where the next step has nothing to do but sample for each of them, and knows what they have:
+        as it is when no more answers are to begin."""
+        if self.waiting or any(one.ahead or one.computed != one.length - 1 for one in self.running):
+            return []
+        return list(self.running)
+
+    def schedule(self, guesses: Mapping[Sequence, list[int]] = {}) -> Step:
+        """`guesses`: how answers may go on, which the step is to check."""
         for request in self._just_read:  # their blocks are filled now, and others may use them
             self._remember(request, request.prompt[: request.computed], request.blocks)
             self._reading.discard(request)
         self._just_read.clear()
-        step = Step()
+        step = Step(guesses=guesses)
         budget = self._step_tokens
         preemptions = self.preemptions
         for sequence in list(self.running):
@@ -122,9 +137,20 @@ class Scheduler:
         if not self._grow(sequence, end + self._burst - 1 if end == length else end):
             return 0
         samples = sequence if end == length else None
-        step.chunks.append(Chunk(sequence.slice(start, end), start, sequence.table, samples))
+        tokens, guesses = sequence.slice(start, end), self._guesses(sequence, step, start + budget - end)
+        step.chunks.append(Chunk(tokens + guesses, start, sequence.table, samples, len(guesses)))
         sequence.computed = end
-        return end - start
+        return end - start + len(guesses)
+
+    def _guesses(self, sequence: Sequence, step: Step, budget: int) -> list[int]:
+        """Where there is room for them without taking it from others."""
+        guesses = step.guesses.get(sequence, [])[:budget]
+        if not guesses:
+            return []
+        end = sequence.length + len(guesses)
+        if self._blocks.needed(end) - len(sequence.table) > self._blocks.free or not self._grow(sequence, end):
+            return []
+        return guesses
 
     def _go_on(self, sequence: Sequence, step: Step) -> int:
         """The one token behind those that are under way: what nearly all sequences of nearly all steps do."""

@@ -138,6 +138,9 @@ class Chunk:
     """The blocks of the row, from position 0."""
     samples: Sequence | None = None
     """Who samples a token from the last position, if anybody."""
+    guesses: int = 0
+    """The last so many tokens are guessed: it samples from the position before them and from each of theirs, up to the
+    first that is not what was sampled."""
 
     @property
     def end(self) -> int:

@@ -227,6 +227,8 @@ class EngineThread:
                 finished=dict(self._finished),
                 prompt_tokens=engine.prompt_tokens,
                 reused_tokens=engine.reused_tokens,
+                guessed=dict(engine.guessed),
+                right=dict(engine.right),
                 latencies=list(engine.latencies.lines()),
             )
 
