@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from freerun.config.load import load_section
 from freerun.core import ConfigError, Task
 from freerun.data.config import DataConfig
 from freerun.data.tasks import load_tasks
@@ -62,17 +63,18 @@ class Speculated:
 
 
 def bench_speculation(
-    model: Path, data: DataConfig, rows: int, group: int, most: int, temperature: float, threads: int
+    model: Path, data: list[str], rows: int, group: int, most: int, temperature: float, threads: int
 ) -> Speculated:
+    """`data`: overrides of that section."""
     if rows % group:
         raise ConfigError(f"--rows {rows} should be a multiple of --group {group}: whole groups run together")
     torch.set_num_threads(threads)
     device = choose_device()
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     decoder = load_decoder(model, dtype, device)
-    tasks = load_tasks(data, load_tokenizer(model))
+    tasks = load_tasks(load_section("data", DataConfig, overrides=data), load_tokenizer(model))
     batches = [tasks[first : first + rows // group] for first in range(0, len(tasks), rows // group)]
-    plain, guessing = (_engine(decoder, tasks, rows, most, speculate) for speculate in (False, True))
+    plain, guessing = (_engine(decoder, tasks, rows, most, guesses) for guesses in (False, True))
 
     def sampling(seed: int) -> Sampling:
         return Sampling(max_new_tokens=most, seed=seed, temperature=temperature)
@@ -104,10 +106,10 @@ def _since(now: Counter[Source], before: Counter[Source]) -> dict[str, int]:
     return {str(source): now[source] - before[source] for source in now}
 
 
-def _engine(decoder: Decoder, tasks: list[Task], rows: int, most: int, speculate: bool) -> EmbeddedEngine:
+def _engine(decoder: Decoder, tasks: list[Task], rows: int, most: int, guesses: bool) -> EmbeddedEngine:
     longest = max(len(task.prompt_tokens) for task in tasks) + most + 64
-    config = EngineConfig(max_running=rows, cache_tokens=2 * rows * longest, speculate=speculate)
-    return EmbeddedEngine(decoder, config.on("cuda" if decoder.embed.weight.is_cuda else "cpu"))
+    config = EngineConfig(max_running=rows, cache_tokens=2 * rows * longest)
+    return EmbeddedEngine(decoder, config.on("cuda" if decoder.embed.weight.is_cuda else "cpu"), guesses=guesses)
 
 
 def _run(engine: EmbeddedEngine, batch: list[Task], group: int, sampling: Sampling, into: Pass) -> None:

@@ -165,12 +165,9 @@ def bench_speculation(
     The same tasks are answered by the same seeds with guesses and without, in turns.
     """
     from freerun.bench import speculation as bench
-    from freerun.config.load import load_section
-    from freerun.data.config import DataConfig
 
     overrides = [f"data.source={data}", f"data.limit={tasks}", *(settings or [])]
-    config = load_section("data", DataConfig, overrides=overrides)
-    bench.show(bench.bench_speculation(model, config, rows, group, tokens, temperature, threads), json_only)
+    bench.show(bench.bench_speculation(model, overrides, rows, group, tokens, temperature, threads), json_only)
 
 
 @bench.command("trainer")

@@ -37,11 +37,6 @@ class EngineConfig(Section):
         "New weights: rebuild the cache of running answers with them, keep what the old ones made, or let running "
         "answers finish first, while no other begins.",
     )
-    speculate: bool = knob(
-        True,
-        "Freerun's own engine guesses how answers go on, from texts like them, where few run and that is faster. What "
-        "is sampled is the same.",
-    )
     dtype: Literal["auto", "float32", "bfloat16"] = knob(
         "auto", "Type of the engine's weights and cache; auto: bfloat16 on a GPU, float32 on a CPU."
     )

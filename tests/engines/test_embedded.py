@@ -25,10 +25,14 @@ SAMPLING = Sampling(max_new_tokens=24, seed=11, ignore_eos=True)
 
 
 def engine(
-    decoder: Decoder | None = None, block_tokens: int | None = None, step_tokens: int | None = None, **config: object
+    decoder: Decoder | None = None,
+    block_tokens: int | None = None,
+    step_tokens: int | None = None,
+    guesses: bool = True,
+    **config: object,
 ) -> EmbeddedEngine:
     settings = EngineConfig.model_validate(config).on("cpu", block_tokens=block_tokens, step_tokens=step_tokens)
-    return EmbeddedEngine(decoder or tiny_decoder(), settings)
+    return EmbeddedEngine(decoder or tiny_decoder(), settings, guesses=guesses)
 
 
 def run(engine: EmbeddedEngine) -> dict[tuple[str, int], EndedAnswer]:

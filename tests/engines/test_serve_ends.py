@@ -41,7 +41,7 @@ def test_control_c_does_not_wait_for_a_step(tmp_path: Path) -> None:
         long = client.completions.create(prompt="abcd" * 1024, **ask)  # it is being read when this returns
         told_s = time.monotonic()
         process.send_signal(signal.SIGINT)
-        assert reasons(iter(short)) == {None, "abort"}
+        assert reasons(iter(short)) in ({None, "abort"}, {"abort"})
         assert reasons(iter(long)) == {"abort"}
         assert process.wait() == 0
         assert time.monotonic() - told_s < 3

@@ -76,7 +76,7 @@ def guessers(expected: dict[tuple[str, int], EndedAnswer]) -> dict[str, Guesser]
 )
 def test_answers_are_the_same_whatever_is_guessed(kind: str, how: dict[str, object]) -> None:
     sampling = replace(SAMPLING, **how)  # type: ignore[arg-type]
-    expected, plain_steps = answers(engine(tiny_decoder(2), speculate=False), sampling)
+    expected, plain_steps = answers(engine(tiny_decoder(2), guesses=False), sampling)
     with guessing(guessers(expected)[kind]):
         got, steps = answers(engine(tiny_decoder(2)), sampling)
     assert got.keys() == expected.keys()

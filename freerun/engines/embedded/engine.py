@@ -52,8 +52,11 @@ class Runner(Protocol):
 
 
 class EmbeddedEngine:
-    def __init__(self, decoder: Decoder, config: EngineConfig, detokenise: Detokenise | None = None) -> None:
-        """On the device the decoder is on, which decides what is empty in `config`."""
+    def __init__(
+        self, decoder: Decoder, config: EngineConfig, detokenise: Detokenise | None = None, guesses: bool = True
+    ) -> None:
+        """On the device the decoder is on, which decides what is empty in `config`. `guesses`: whether to guess how
+        answers go on, where that pays."""
         self._decoder = decoder.eval().requires_grad_(False)
         self._parameters = dict(self._decoder.named_parameters())
         on_gpu = decoder.embed.weight.is_cuda
@@ -65,7 +68,7 @@ class EmbeddedEngine:
         self._runner = self._gpu_runner() if on_gpu else CpuRunner(decoder, self._blocks.count, size)
         runner = self._runner
         self._scheduler = Scheduler(self._blocks, config.max_running, config.step_tokens, runner.burst, runner.ahead)
-        self._speculation = Speculation(runner.guesses if config.speculate else 0)
+        self._speculation = Speculation(runner.guesses if guesses else 0)
         self._launched = LaunchedStep.none()
         self._ended: list[tuple[str, EndedAnswer]] = []
         """Answers that ended when somebody else than `step` had to wait for what was under way."""
