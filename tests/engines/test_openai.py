@@ -146,7 +146,7 @@ def test_streamed_completions_say_the_same_token_by_token(served: Served) -> Non
     chunks = list(served.complete(**how, stream=True, stream_options={"include_usage": True}))
     assert chunks[-1].choices == []
     assert chunks[-1].usage == whole.usage
-    assert len(chunks) > 40
+    assert len(chunks) > 10
     for expected in whole.choices:
         parts = [chunk.choices[0] for chunk in chunks[:-1] if chunk.choices[0].index == expected.index]
         assert "".join(part.text for part in parts) == expected.text
