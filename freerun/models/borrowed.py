@@ -108,9 +108,8 @@ def load_borrowed(folder: Path, shape: Shape, dtype: torch.dtype, device: str) -
 def random_borrowed(shape: Shape, seed: int = 0, dtype: torch.dtype = torch.float32) -> BorrowedDecoder:
     """Weights as the architecture begins with them."""
     torch.manual_seed(seed)
-    return BorrowedDecoder(
-        _quietly(partial(AutoModelForCausalLM.from_config, config_of(shape.raw)), shape, dtype), shape
-    )
+    make = partial(AutoModelForCausalLM.from_config, config_of(shape.raw))
+    return BorrowedDecoder(_quietly(make, shape, dtype), shape)
 
 
 def empty_borrowed(shape: Shape) -> BorrowedDecoder:
@@ -126,7 +125,7 @@ def _quietly(make: Any, shape: Shape, dtype: torch.dtype) -> PreTrainedModel:
     logging.disable_progress_bar()
     try:
         model: PreTrainedModel = make(dtype=dtype, attn_implementation=_NAME, **experts)
-    except (ValueError, ImportError, OSError, AttributeError, TypeError, KeyError) as error:
+    except (ValueError, ImportError, OSError, AttributeError, TypeError, KeyError, RuntimeError) as error:
         said = " ".join(str(error).split())[:160]
         raise ConfigError(f"transformers cannot make this {shape.family} model: {said}") from None
     return model
@@ -151,9 +150,8 @@ def _attention(
         kind = f"with {odd[0]}" if odd else "that is not causal"
         raise ConfigError(f"{type(module).__name__} has an attention {kind}, which Freerun cannot compute")
     rows = [x[0].transpose(0, 1) for x in (query, key, value)]
-    return module.freerun_told.attend(module.layer_idx, *rows, Reading(scaling, sliding_window, softcap, s_aux))[
-        None
-    ], None
+    reading = Reading(scaling, sliding_window, softcap, s_aux)
+    return module.freerun_told.attend(module.layer_idx, *rows, reading)[None], None
 
 
 def _no_mask(*_: Any, **__: Any) -> None:
