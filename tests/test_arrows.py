@@ -69,7 +69,10 @@ HOMES = {
         for framework in ("agents", "langchain_core", "langchain_openai", "langgraph", "pydantic_ai")
     },
     "huggingface_hub": {"models/hub.py"},
-    "transformers": {"models/tokenizer.py", "bench/transformers_baseline.py"},
+    "transformers": {
+        *("models/tokenizer.py", "models/borrowed.py", "models/borrowed_shape.py"),
+        "bench/transformers_baseline.py",
+    },
     "triton": {
         *("engines/embedded/kernels.py", "engines/embedded/sampling_kernels.py"),
         *("engines/embedded/fused.py", "engines/embedded/gpu.py"),

@@ -9,7 +9,7 @@ from freerun.engines.config import EngineConfig
 from freerun.machine.device import choose_device
 from freerun.machine.machines import LOOPBACK
 from freerun.models.checkpoint import save_decoder
-from freerun.models.decoder import Decoder, initialise
+from freerun.models.own import OwnDecoder, initialise
 from freerun.models.shape import shape_of
 from freerun.models.tiny import EOS, PAD, write_tokenizer
 from freerun.run.child import EngineSettings
@@ -22,9 +22,9 @@ TINY: dict[str, Any] = {
 }  # fmt: skip
 
 
-def tiny_decoder(seed: int = 0, std: float = 0.25, dtype: torch.dtype = torch.float32, **changes: Any) -> Decoder:
+def tiny_decoder(seed: int = 0, std: float = 0.25, dtype: torch.dtype = torch.float32, **changes: Any) -> OwnDecoder:
     """Random weights large enough that its distributions are far from uniform."""
-    decoder = Decoder(shape_of(TINY | changes))
+    decoder = OwnDecoder(shape_of(TINY | changes))
     initialise(decoder, seed, std)
     return decoder.to(dtype)
 

@@ -17,7 +17,8 @@ from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.engine import EmbeddedEngine
 from freerun.machine.device import Device, choose_device
 from freerun.models.checkpoint import load_decoder
-from freerun.models.decoder import Decoder, random_decoder
+from freerun.models.decoder import Decoder
+from freerun.models.own import random_decoder
 from freerun.models.shape import Shape, shape_of
 
 SHAPES = {

@@ -20,7 +20,7 @@ from freerun.core import ConfigError, Task
 from freerun.machine.gpus import visible_gpus
 from freerun.machine.scratch import memory_folder, scratch_folder
 from freerun.models.checkpoint import save_decoder
-from freerun.models.decoder import random_decoder
+from freerun.models.own import random_decoder
 from freerun.models.shape import Shape, read_shape
 from freerun.models.tiny import make_model
 from freerun.rollouts.forced import ForcedLengths

@@ -56,11 +56,12 @@ def _lines(config: RunConfig, shape: Shape, is_published: bool, lengths: Lengths
         f"{config.batch_samples:,} a step, in {config.train.minibatches} minibatch(es); sequences of up to "
         f"{lengths.sequence:,} tokens; η {config.control.max_staleness}"
     )
-    untrained = ["Freerun cannot train a mixture of experts yet"] if isinstance(shape, ExpertShape) else []
+    slow = "a mixture of experts runs by transformers' code, which is slow"
+    besides = [slow] if isinstance(shape, ExpertShape) else []
     if fitting.plan:
-        yield ", but ".join(["fits       yes", *untrained])
+        yield ", but ".join(["fits       yes", *besides])
     else:
-        yield from indented("fits", [f"no: {fitting.why_not}", *fitting.would, *untrained])
+        yield from indented("fits", [f"no: {fitting.why_not}", *fitting.would, *besides])
     for note in preset_notes(config.preset) if config.preset else []:
         yield f"note       {note}"
 

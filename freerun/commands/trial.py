@@ -23,7 +23,7 @@ from freerun.data.tasks import load_tasks
 from freerun.machine.device import choose_device
 from freerun.models.hub import bytes_to_download, cached_model, find_model, name_on_hub
 from freerun.models.shape import Shape, read_shape
-from freerun.models.tokenizer import load_tokenizer
+from freerun.models.tokenizer import load_tokenizer, refuse_of_another_model
 from freerun.models.weight_files import check_weights, shard_names
 from freerun.rewards.base import JudgedSample
 from freerun.rewards.service import JudgeService
@@ -111,10 +111,12 @@ def try_model(trial: Trial) -> _Model:
             trial.works.append(f"model      {config.model.path} is not here: the run downloads {of_bytes(size)} first")
         return _Model(config)
     found = find_model(config.model.path)
-    shape = trial.attempt(lambda: read_shape(found.folder))
+    shape = trial.attempt(lambda: read_shape(found.folder, config.model.backend))
     if shape is not None:
         trial.attempt(lambda: trial.works.append(_weights_in_words(found.folder, shape)))
     tokenizer = trial.attempt(lambda: load_tokenizer(found.folder)) if found.folder.is_dir() else None
+    if shape is not None and tokenizer is not None:
+        trial.attempt(lambda: refuse_of_another_model(tokenizer, found.folder, shape.vocab_size))
     return _Model(config, found.folder, shape, tokenizer)
 
 

@@ -161,12 +161,11 @@ def _system(system: str | None) -> list[Message]:
 
 
 def _apply_template(id: str, messages: list[Message], tokenizer: Tokenizer) -> str:
-    from jinja2 import TemplateError  # what chat templates are written in
-
     try:
         return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-    except TemplateError as error:
-        raise DataError(f"task {id}: the tokenizer's chat template refuses the prompt: {error}") from None
+    except Exception as error:  # jinja's own, or what a broken template leads Python to
+        said = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DataError(f"task {id}: the tokenizer's chat template refuses the prompt: {said}") from None
 
 
 def _plain(id: str, prompt: Any, config: DataConfig) -> str:

@@ -6,7 +6,7 @@ G = H / K query heads that share a key/value head.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from inspect import signature
 from itertools import accumulate, chain, groupby
 from typing import Any
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from freerun.models.decoder import Attend
+from freerun.models.decoder import USUAL, Attend, Reading
 
 LONG = 4096
 """From this length on a sequence is attended on its own by cuDNN on a GPU: twice as fast as the variable-length kernel
@@ -92,15 +92,19 @@ class PackedAttention:
         ]
         self._back_T = torch.cat([places for _, _, places in self._buckets]).argsort()
 
-    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, reading: Reading = USUAL) -> Tensor:
         sharing = q_THD.shape[1] // k_TKD.shape[1]
         reads = []
         for gather_NL, kept, _ in self._buckets:
             q = q_THD[gather_NL].transpose(1, 2)
             k = k_TKD[gather_NL].transpose(1, 2).repeat_interleave(sharing, dim=1)
             v = v_TKD[gather_NL].transpose(1, 2).repeat_interleave(sharing, dim=1)
-            read_NLHD = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
-            reads.append(read_NLHD.flatten(0, 1)[kept])
+            if not reading.is_masked:
+                read = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=reading.scale)
+            else:
+                place_L = torch.arange(gather_NL.shape[1], device=q.device)
+                read = read_masked(q, k, v, seen(place_L[:, None], place_L, reading.window), reading)
+            reads.append(read.transpose(1, 2).flatten(0, 1)[kept])
         return torch.cat(reads)[self._back_T]
 
 
@@ -108,14 +112,29 @@ class GpuPackedAttention:
     """Long sequences one by one through cuDNN; what lies between them through one variable-length kernel."""
 
     def __init__(self, lengths: Sequence[int], device: torch.device, prefixes: Prefixes | None = None) -> None:
+        self._given = lengths, device, prefixes
         self._stretches: list[_Short | _Long] = []
-        for is_long, group in groupby(_rows(lengths, prefixes), lambda rows: rows.is_long):
+        self._rows = _rows(lengths, prefixes)
+        for is_long, group in groupby(self._rows, lambda rows: rows.is_long):
             stretch = list(group)
             self._stretches += [_Long(rows, device) for rows in stretch] if is_long else [_Short(stretch, device)]
 
-    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
-        reads = [stretch(q_THD, k_TKD, v_TKD) for stretch in self._stretches]
+    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, reading: Reading = USUAL) -> Tensor:
+        kernel_lacks = reading.softcap is not None or reading.sinks is not None
+        if kernel_lacks or q_THD.shape[-1] != v_TKD.shape[-1]:
+            return self._plain(layer, q_THD, k_TKD, v_TKD, reading)
+        stretches = self._stretches if reading.window is None else [self._one_stretch]
+        reads = [stretch(q_THD, k_TKD, v_TKD, reading) for stretch in stretches]
         return reads[0] if len(reads) == 1 else torch.cat(reads)
+
+    @cached_property
+    def _one_stretch(self) -> "_Short":
+        """For layers in which tokens see a window: length costs them little, and cuDNN does not do it."""
+        return _Short(self._rows, self._given[1])
+
+    @cached_property
+    def _plain(self) -> PackedAttention:
+        return PackedAttention(*self._given)
 
 
 class _Short:
@@ -130,7 +149,7 @@ class _Short:
         everything = chain.from_iterable(rows.whole for rows in sequences)
         self._gather = torch.from_numpy(_places(everything)).to(device) if shares else None
 
-    def __call__(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+    def __call__(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, reading: Reading) -> Tensor:
         from torch.nn.attention.varlen import varlen_attn
 
         if self._gather is None:
@@ -138,18 +157,18 @@ class _Short:
         else:
             k, v = gathered(k_TKD, self._gather), gathered(v_TKD, self._gather)
         bounds = self._q_bounds, self._k_bounds, self._longest_q, self._longest_k
-        read = varlen_attn(q_THD[self._mine], k, v, *bounds, **_causal())
+        read = varlen_attn(q_THD[self._mine], k, v, *bounds, scale=reading.scale, **_causal(reading.window))
         assert isinstance(read, Tensor)
         return read
 
 
 @cache
-def _causal() -> dict[str, Any]:
+def _causal(window: int | None) -> dict[str, Any]:
     """How the variable-length kernel is told. torch 2.11 shares key/value heads without being asked to."""
     from torch.nn.attention.varlen import varlen_attn
 
     shares = {"enable_gqa": True} if "enable_gqa" in signature(varlen_attn).parameters else {}
-    return {"window_size": (-1, 0), **shares}
+    return {"window_size": (-1 if window is None else window - 1, 0), **shares}
 
 
 class _Long:
@@ -161,14 +180,36 @@ class _Long:
         self._own = slice(rows.num_before, len(rows))
         self._padding = -len(rows) % _ROUND
 
-    def __call__(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+    def __call__(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, reading: Reading) -> Tensor:
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         whole = [x[self._mine] if self._gather is None else gathered(x, self._gather) for x in (q_THD, k_TKD, v_TKD)]
         q, k, v = (F.pad(x, (0, 0, 0, 0, 0, self._padding))[None].transpose(1, 2) for x in whole)
         with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH], set_priority=True):
-            read = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+            read = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True, scale=reading.scale)
         return read.transpose(1, 2)[0, self._own]
+
+
+def seen(query: Tensor, key: Tensor, window: int | None) -> Tensor:
+    """Which of the keys, by their places in the sequence, a query at its own may look at."""
+    causal = key <= query
+    return causal if window is None else causal & (key > query - window)
+
+
+def read_masked(q_NHCD: Tensor, k_NHLD: Tensor, v_NHLD: Tensor, mask: Tensor, reading: Reading) -> Tensor:
+    """What queries read where the mask lets them. Sinks are those of the rows' heads: H, or H × C × 1."""
+    if reading.softcap is None and reading.sinks is None:
+        return F.scaled_dot_product_attention(q_NHCD, k_NHLD, v_NHLD, attn_mask=mask, scale=reading.scale)
+    scale = q_NHCD.shape[-1] ** -0.5 if reading.scale is None else reading.scale
+    products = q_NHCD @ k_NHLD.transpose(-1, -2) * scale
+    if reading.softcap is not None:
+        products = reading.softcap * torch.tanh(products / reading.softcap)
+    products = products.to(torch.promote_types(products.dtype, torch.float32)).masked_fill(~mask, -torch.inf)
+    if reading.sinks is None:
+        return products.softmax(-1).to(v_NHLD.dtype) @ v_NHLD
+    sinks = reading.sinks if reading.sinks.dim() == 3 else reading.sinks[:, None, None]
+    with_sink = torch.cat([products, sinks.to(products.dtype).expand(*products.shape[:-1], 1)], dim=-1)
+    return with_sink.softmax(-1)[..., :-1].to(v_NHLD.dtype) @ v_NHLD
 
 
 def _bounds(lengths: list[int], device: torch.device) -> tuple[Tensor, int]:

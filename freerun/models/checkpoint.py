@@ -18,8 +18,9 @@ from torch import Tensor
 
 from freerun.core import ConfigError
 from freerun.core.files import atomic_folder
-from freerun.models.decoder import Decoder, inverse_frequencies
-from freerun.models.shape import Shape, read_shape
+from freerun.models.decoder import Decoder
+from freerun.models.own import OwnDecoder, inverse_frequencies
+from freerun.models.shape import Backend, Shape, read_shape
 from freerun.models.weight_files import INDEX, KNOWN_TYPES, SINGLE, read_index
 
 PARTS = {
@@ -40,16 +41,22 @@ _WEIGHTS = re.compile(r"\.(safetensors|bin|pt|pth|gguf|h5|msgpack|onnx|ckpt)(\.|
 _LAYER = re.compile(r"layers\.(\d+)\.(\w+)\.(weight|bias)")
 
 
-def load_decoder(folder: Path, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Decoder:
+def load_decoder(
+    folder: Path, dtype: torch.dtype = torch.float32, device: str = "cpu", backend: Backend = "auto"
+) -> Decoder:
     """The model in that folder. Nothing is initialised first: that alone takes seconds at a billion parameters."""
-    shape = read_shape(folder)
+    shape = read_shape(folder, backend)
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
             "torch cannot use a GPU here: install a torch that is built for CUDA (see `freerun doctor`), or hide "
             "the GPU with CUDA_VISIBLE_DEVICES="
         )
+    if shape.backend == "transformers":
+        from freerun.models.borrowed import load_borrowed  # transformers takes seconds
+
+        return load_borrowed(folder, shape, dtype, device)
     with torch.device("meta"):
-        decoder = Decoder(shape)
+        decoder = OwnDecoder(shape)
     tensors = {}
     with _Folder(folder) as files:
         for name, parameter in decoder.named_parameters():
@@ -67,12 +74,24 @@ def load_decoder(folder: Path, dtype: torch.dtype = torch.float32, device: str =
     return decoder
 
 
-def empty_decoder(folder: Path, device: str = "cpu") -> Decoder:
-    """The model in that folder on the meta device, its weights nowhere yet (`read_rows` has them); frequencies aside,
-    which are on `device`."""
-    shape = read_shape(folder)
+def empty_decoder(shape: Shape) -> Decoder:
+    """On the meta device: names and sizes, no weights."""
+    if shape.backend == "transformers":
+        from freerun.models.borrowed import empty_borrowed
+
+        return empty_borrowed(shape)
     with torch.device("meta"):
-        decoder = Decoder(shape)
+        return OwnDecoder(shape)
+
+
+def decoder_to_share(folder: Path, device: str = "cpu", backend: Backend = "auto") -> Decoder:
+    """The model in that folder for ranks that share its weights: ours on the meta device, its weights nowhere yet
+    (`read_rows` has them), frequencies aside, which are on `device`; transformers' in the machine's memory, whole."""
+    shape = read_shape(folder, backend)
+    if shape.backend == "transformers":
+        return load_decoder(folder, backend=backend)
+    with torch.device("meta"):
+        decoder = OwnDecoder(shape)
     decoder.inv_freq = inverse_frequencies(shape).to(device)
     return decoder
 
@@ -99,7 +118,7 @@ def read_rows(folder: Path, name: str, shape: torch.Size, rows: range) -> Tensor
 def save_decoder(decoder: Decoder, folder: Path, like: Path | None = None) -> None:
     """As `save_tensors`."""
     tensors = {name: parameter.detach() for name, parameter in decoder.named_parameters()}
-    save_tensors(tensors, decoder.shape, folder, like)
+    save_tensors(tensors | decoder.fixed(), decoder.shape, folder, like)
 
 
 def save_tensors(tensors: Mapping[str, Tensor], shape: Shape, folder: Path, like: Path | None = None) -> None:
@@ -107,7 +126,7 @@ def save_tensors(tensors: Mapping[str, Tensor], shape: Shape, folder: Path, like
 
     The folder appears complete or not at all.
     """
-    dtype = str(tensors["embed.weight"].dtype).removeprefix("torch.")
+    dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     raw = {k: v for k, v in shape.raw.items() if k not in ("torch_dtype", "dtype")} | {"dtype": dtype}
     with atomic_folder(folder) as unfinished:
         _write_shards(dict(to_hugging_face(tensors, shape)), unfinished)
@@ -119,6 +138,8 @@ def save_tensors(tensors: Mapping[str, Tensor], shape: Shape, folder: Path, like
 
 def hugging_face_names(name: str) -> list[str]:
     """The Hugging Face tensors that one of ours is made of, in order."""
+    if name.startswith("model."):  # transformers' code
+        return [name.removeprefix("model.")]
     if inside := _LAYER.fullmatch(name):
         layer, module, kind = inside.groups()
         return [f"model.layers.{layer}.{part}.{kind}" for part in PARTS[module]]
@@ -127,15 +148,24 @@ def hugging_face_names(name: str) -> list[str]:
 
 
 def to_hugging_face(tensors: Mapping[str, Tensor], shape: Shape) -> Iterator[tuple[str, Tensor]]:
-    """Our tensors under Hugging Face's names, fused ones taken apart."""
+    """A decoder's tensors under Hugging Face's names, fused ones taken apart."""
+    if shape.backend == "transformers":
+        from freerun.models.borrowed import to_checkpoint
+
+        yield from to_checkpoint(tensors, shape).items()
+        return
+    for name, tensor in tensors.items():
+        yield from taken_apart(name, tensor, shape)
+
+
+def taken_apart(name: str, tensor: Tensor, shape: Shape) -> Iterator[tuple[str, Tensor]]:
+    """The rows of one of a decoder's tensors under the names that Hugging Face has them by."""
     rows = {
         "qkv": [shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim, shape.kv_heads * shape.head_dim],
         "gate_up": [shape.ffn, shape.ffn],
     }
-    for name, tensor in tensors.items():
-        module = name.split(".")[-2]
-        parts = torch.split(tensor, rows[module]) if module in rows else (tensor,)
-        yield from zip(hugging_face_names(name), parts, strict=True)
+    names, module = hugging_face_names(name), name.split(".")[-2]
+    return zip(names, torch.split(tensor, rows[module]) if len(names) > 1 else (tensor,), strict=True)
 
 
 def _write_shards(tensors: dict[str, Tensor], folder: Path) -> None:

@@ -1,17 +1,18 @@
 """The shape of a decoder, read from and written as a Hugging Face `config.json`.
 
-Llama, SmolLM2 (which is Llama), Qwen2 and Qwen3. What this decoder cannot compute exactly is refused by name here,
-rather than computed wrongly later.
+Our own code computes Llama, SmolLM2 (which is Llama), Qwen2 and Qwen3, where nothing in their configuration asks for
+more; for all else there is transformers' (`borrowed.py`).
 """
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from freerun.core import ConfigError
 
 FAMILIES = ("llama", "qwen2", "qwen3")
+Backend = Literal["auto", "own", "transformers"]
 
 
 @dataclass(slots=True, frozen=True)
@@ -36,6 +37,10 @@ class Shape:
     eos_token_ids: tuple[int, ...] = ()
     raw: dict[str, Any] = field(default_factory=dict)
     """The whole `config.json`, so that saving gives back what loading read."""
+    backend: Literal["own", "transformers"] = "own"
+    """Whose code computes it."""
+    counted: int | None = None
+    """Numbers in the files of its weights, where they were counted."""
 
     @property
     def qk_norm(self) -> bool:
@@ -43,6 +48,8 @@ class Shape:
 
     @property
     def num_parameters(self) -> int:
+        if self.counted is not None:
+            return self.counted
         qkv = (self.heads + 2 * self.kv_heads) * self.head_dim
         layer = self.hidden * qkv + self.heads * self.head_dim * self.hidden + self.mlp_parameters
         return self.layers * layer + (1 if self.tied else 2) * self.vocab_size * self.hidden
@@ -53,7 +60,7 @@ class Shape:
         return 3 * self.hidden * self.ffn
 
 
-def read_shape(folder: Path) -> Shape:
+def read_shape(folder: Path, backend: Backend = "auto") -> Shape:
     path = folder / "config.json"
     if not folder.is_dir():
         raise ConfigError(
@@ -61,13 +68,26 @@ def read_shape(folder: Path) -> Shape:
             "Hugging Face hub"
         )
     if not path.is_file():
+        if (adapter := folder / "adapter_config.json").is_file():
+            base = _read_object(adapter).get("base_model_name_or_path") or "its base model"
+            raise ConfigError(
+                f"model.path: {folder} holds an adapter alone: merge it into {base} first, by peft's merge_and_unload, "
+                "and give the folder that this saves"
+            )
         raise ConfigError(f"model.path: {folder} has no config.json; give a Hugging Face model folder")
     generation = folder / "generation_config.json"
     raw, more = _read_object(path), _read_object(generation) if generation.is_file() else {}
     try:
-        return shape_of(raw, more)
+        shape = shape_of(raw, more, backend)
     except ConfigError as error:
         raise ConfigError(f"model.path: {path}: {error}") from None
+    return shape if shape.backend == "own" else replace(shape, counted=_counted(folder))
+
+
+def _counted(folder: Path) -> int | None:
+    from freerun.models.weight_files import count_numbers, shard_names  # which knows shapes
+
+    return count_numbers(folder) if shard_names(folder) else None
 
 
 def _read_object(path: Path) -> dict[str, Any]:
@@ -82,22 +102,48 @@ def _read_object(path: Path) -> dict[str, Any]:
     return content
 
 
-def shape_of(raw: dict[str, Any], generation: dict[str, Any] | None = None) -> Shape:
+def shape_of(raw: dict[str, Any], generation: dict[str, Any] | None = None, backend: Backend = "auto") -> Shape:
     """The shape that a `config.json` describes, in the writing of transformers 4 or 5. `generation_config.json` may
     know more end tokens, or be the only one to."""
-    family = raw.get("model_type", "")
-    if family not in FAMILIES:
-        raise ConfigError(f"model_type {family!r} is not supported; this decoder knows {', '.join(FAMILIES)}")
-    if raw.get("hidden_act", "silu") != "silu":
-        raise ConfigError(f"hidden_act {raw['hidden_act']!r} is not supported; this decoder knows silu")
-    if raw.get("use_sliding_window"):
-        raise ConfigError("use_sliding_window is not supported by this decoder; choose a model without it")
     if raw.get("quantization_config"):
-        raise ConfigError("quantization_config is not supported by this decoder; give the model before quantisation")
+        raise ConfigError("quantization_config is not supported; give the model as it was before quantisation")
+    ends = tuple(dict.fromkeys([*_end_tokens(raw), *_end_tokens(generation or {})]))
+    lacking = _what_own_code_lacks(raw)
+    if backend == "own" and lacking:
+        raise ConfigError(f"{lacking} is not known to Freerun's own code: leave model.backend=auto")
+    if backend == "transformers" or (lacking and backend == "auto"):
+        return _borrowed_shape(raw, ends)
+    return _own_shape(raw, ends)
+
+
+def _what_own_code_lacks(raw: dict[str, Any]) -> str | None:
+    """What a configuration asks for that our code does not compute."""
+    if (family := raw.get("model_type", "")) not in FAMILIES:
+        return f"model_type {family!r}"
+    if raw.get("hidden_act", "silu") != "silu":
+        return f"hidden_act {raw['hidden_act']!r}"
+    if raw.get("use_sliding_window"):
+        return "use_sliding_window"
+    kind = _rope_type(_rope(raw))
+    return None if kind in ("default", "linear", "llama3") else f"rope scaling {kind!r}"
+
+
+def _rope(raw: dict[str, Any]) -> dict[str, Any]:
     rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     if not isinstance(rope, dict):
         raise ConfigError("rope_scaling must be keys and values")
-    rope = dict(rope)
+    return dict(rope)
+
+
+def _borrowed_shape(raw: dict[str, Any], ends: tuple[int, ...]) -> Shape:
+    """By transformers' own class for it, which knows every default."""
+    from freerun.models.borrowed_shape import borrowed_sizes  # transformers takes a second
+
+    return Shape(family=raw["model_type"], eos_token_ids=ends, raw=raw, backend="transformers", **borrowed_sizes(raw))
+
+
+def _own_shape(raw: dict[str, Any], ends: tuple[int, ...]) -> Shape:
+    family, rope = raw["model_type"], _rope(raw)
     theta = rope.pop("rope_theta", None) or raw.get("rope_theta") or 10_000.0
     heads = _size(raw, "num_attention_heads")
     bias = bool(raw.get("attention_bias", False))
@@ -118,7 +164,7 @@ def shape_of(raw: dict[str, Any], generation: dict[str, Any] | None = None) -> S
         out_bias=family != "qwen2" and bias,
         mlp_bias=bool(raw.get("mlp_bias", False)),
         max_positions=_size(raw, "max_position_embeddings", 4096),
-        eos_token_ids=tuple(dict.fromkeys([*_end_tokens(raw), *_end_tokens(generation or {})])),
+        eos_token_ids=ends,
         raw=raw,
     )
 
@@ -149,7 +195,4 @@ def _end_tokens(config: dict[str, Any]) -> list[int]:
 
 
 def _rope_type(rope: dict[str, Any]) -> str:
-    kind = str(rope.get("rope_type", rope.get("type", "default")))
-    if kind not in ("default", "linear", "llama3"):
-        raise ConfigError(f"rope scaling {kind!r} is not supported; this decoder knows default, linear and llama3")
-    return kind
+    return str(rope.get("rope_type", rope.get("type", "default")))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from freerun.models.checkpoint import save_decoder
-from freerun.models.decoder import Decoder, initialise
+from freerun.models.own import OwnDecoder, initialise
 from freerun.models.shape import shape_of
 
 PAD, EOS = "<pad>", "<eos>"
@@ -46,7 +46,7 @@ def make_model(
         "eos_token_id": vocabulary[EOS],
         "pad_token_id": vocabulary[PAD],
     }
-    decoder = Decoder(shape_of(raw | changes))
+    decoder = OwnDecoder(shape_of(raw | changes))
     initialise(decoder, seed)
     save_decoder(decoder, folder)
     write_tokenizer(folder, vocabulary, chat_template, marks)

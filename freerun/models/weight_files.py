@@ -70,6 +70,11 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     return {name: tensor for file in files for name, tensor in _header(folder, file)}
 
 
+def count_numbers(folder: Path) -> int:
+    """In all tensors of the folder."""
+    return sum(prod(tensor.shape) for tensor in stored_tensors(folder).values())
+
+
 def shard_names(folder: Path) -> list[str]:
     """The files that hold its weights, as its index names them; none where there are no weights."""
     index = folder / INDEX
@@ -131,7 +136,13 @@ def _json(file: Path, content: bytes) -> Any:
 
 
 def wanted_tensors(shape: Shape) -> dict[str, tuple[int, ...]]:
-    """The tensors of a Hugging Face folder of that shape, by name."""
+    """The tensors of a Hugging Face folder of that shape, by name. For code that is not ours this takes seconds."""
+    if shape.backend == "transformers":
+        from freerun.models.borrowed import empty_borrowed, to_checkpoint
+
+        decoder = empty_borrowed(shape)
+        tensors = dict(decoder.named_parameters()) | decoder.fixed()
+        return {name: tuple(tensor.shape) for name, tensor in to_checkpoint(tensors, shape).items()}
     hidden, queries, keys = shape.hidden, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     wanted: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (shape.vocab_size, hidden)}
     for layer in range(shape.layers):

@@ -20,6 +20,7 @@ from freerun.machine.garbage import freeze_heap
 from freerun.machine.machines import LOCAL
 from freerun.machine.parent import RUN_KEY, announce_ready, announce_refusal, end_with_parent
 from freerun.machine.spare import SPARE, await_role
+from freerun.models.shape import Backend
 from freerun.rewards.machines.server import JudgeSettings, serve_judges
 from freerun.train.config import ResolvedTrainConfig
 from freerun.train.how_sampled import HowSampled
@@ -42,6 +43,7 @@ class EngineSettings:
     """The address to listen on."""
     scratch: str
     """A folder in shared memory that the run's processes on this machine share."""
+    backend: Backend = "auto"
 
 
 @dataclass(slots=True, frozen=True)
@@ -61,6 +63,7 @@ class TrainerSettings:
     how: HowSampled
     checkpoint: str | None = None
     """What the trainer continues from; without one it begins with the model."""
+    backend: Backend = "auto"
     rank: int = 0
     rendezvous: str = ""
     """The URL by which ranks find each other: see torch's `init_process_group`."""
@@ -79,7 +82,7 @@ def run_engine(settings: EngineSettings) -> None:
     if config.kind == "embedded":
         from freerun.engines.embedded.server import serve
 
-        asyncio.run(serve(model, config, subscriber, ready, settings.host, api_key=key))
+        asyncio.run(serve(model, config, subscriber, ready, settings.host, api_key=key, backend=settings.backend))
     else:
         from freerun.engines.external.serve import serve_front
 
@@ -108,6 +111,7 @@ def run_trainer(settings: TrainerSettings) -> None:
         *(Path(settings.model), config, settings.temperature, settings.seed),
         *(publisher, checkpoint, settings.longest, ranks),
         how=settings.how,
+        backend=settings.backend,
     )
     if ranks.is_first:
         serve(worker, settings.endpoint, ready, key)

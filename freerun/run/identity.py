@@ -15,7 +15,9 @@ from freerun.core import ConfigError
 from freerun.models.shape import Shape
 from freerun.models.tokenizer import fingerprint
 
-_NOT_COMPUTED = ("raw", "max_positions", "eos_token_ids")
+_NOT_COMPUTED = ("raw", "max_positions", "eos_token_ids", "counted")
+_NOT_OF_THE_MODEL = ("dtype", "torch_dtype", "transformers_version", "_name_or_path", "use_cache", "architectures")
+"""Keys of a `config.json` that change nothing that is computed."""
 _TOKENIZER, _CRITIC = "tokenizer", "critic"
 
 
@@ -24,6 +26,8 @@ def identity(config: RunConfig, shape: Shape, tokenizer: Any) -> dict[str, Any]:
     train, critic = config.train, config.train.advantages == "gae"
     lora = {"lora.rank": train.lora.rank, "lora.alpha": train.lora.effective_alpha}
     described = computed | {"qk_norm": shape.qk_norm, _TOKENIZER: fingerprint(tokenizer), _CRITIC: critic} | lora
+    if shape.backend == "transformers":  # its code reads more of the configuration than we know of
+        described |= {f"config.{key}": value for key, value in shape.raw.items() if key not in _NOT_OF_THE_MODEL}
     plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(described))
     return plain
 

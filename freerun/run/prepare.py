@@ -20,7 +20,7 @@ from freerun.machine.machines import Machine
 from freerun.models.hub import find_model
 from freerun.models.shape import Shape, read_shape
 from freerun.models.text import text_decoder
-from freerun.models.tokenizer import load_tokenizer
+from freerun.models.tokenizer import load_tokenizer, refuse_of_another_model
 from freerun.models.weight_files import check_weights
 from freerun.plan.lengths import Lengths, check_lengths, lengths_of
 from freerun.plan.placement import RunKind
@@ -200,12 +200,14 @@ def load_model(config: RunConfig, weights: bool = True) -> LoadedModel:
     of weights that are missing, damaged or another model's."""
     refuse_unmade(config.preset, config.model.path)
     found = find_model(config.model.path)
-    shape = read_shape(found.folder)
+    shape = read_shape(found.folder, config.model.backend)
     if weights:
         check_weights(found.folder, shape)
     if found.is_of_hub:
         config = config.model_copy(update={"model": config.model.model_copy(update={"path": found.name})})
-    return LoadedModel(config, found.folder, shape, load_tokenizer(found.folder))
+    tokenizer = load_tokenizer(found.folder)
+    refuse_of_another_model(tokenizer, found.folder, shape.vocab_size)
+    return LoadedModel(config, found.folder, shape, tokenizer)
 
 
 def _end(prepared: Prepared) -> list[int]:

@@ -64,7 +64,9 @@ class Starter:
         if assignment.url:
             engine = engine.model_copy(update={"urls": (assignment.url,)})
         host = await self.hosts.host(assignment.machine)
-        settings = EngineSettings(self._model, engine.plain(), host.machine.address, host.scratch)
+        settings = EngineSettings(
+            self._model, engine.plain(), host.machine.address, host.scratch, self.config.model.backend
+        )
         vital = self.plan.kind is not RunKind.TRAIN
         child = await self.processes.begin(
             name, "engine", settings, self.plan.threads, self._environment(name, host), host, vital=vital
@@ -94,6 +96,7 @@ class Starter:
             plan.way,
             ALL if plan.kind is RunKind.SFT else _how_sampled(config),
             str(checkpoint.absolute()) if checkpoint else None,
+            self.config.model.backend,
             rendezvous=await self._rendezvous(hosts),
         )
         begun: list[Child] = []

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from freerun.models.decoder import Attend
+from freerun.models.decoder import USUAL, Attend, Reading
 from freerun.train.packing import Packed
 
 
@@ -83,15 +83,21 @@ class Part(Whole):
         """By heads, on all tokens: what goes in and what comes out is of this rank's part."""
         ranks, group = self._context.size, self._context.group
 
-        def exchanged(layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+        def exchanged(layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, reading: Reading = USUAL) -> Tensor:
+            width = v_TKD.shape[-1]  # keys may be wider
+            v_TKD = F.pad(v_TKD, (0, k_TKD.shape[-1] - width))
             copies = lcm(ranks, k_TKD.shape[1]) // k_TKD.shape[1]
             k_TKD, v_TKD = (x.repeat_interleave(copies, dim=1) if copies > 1 else x for x in (k_TKD, v_TKD))
             by_rank = [_cut(x, 1, ranks, -1).transpose(0, 1) for x in (q_THD, k_TKD, v_TKD)]
             everyones = _exchange(torch.cat(by_rank, dim=2), group)
             qkv_T = everyones.transpose(0, 1).flatten(0, 1)[: self._num_tokens]
-            read_THD = attend(layer, *torch.split(qkv_T, [x.shape[2] for x in by_rank], dim=1))
+            if reading.sinks is not None:
+                reading = reading._replace(sinks=reading.sinks.chunk(ranks)[self._context.position])
+            q_T, k_T, v_T = torch.split(qkv_T, [x.shape[2] for x in by_rank], dim=1)
+            read_THD = attend(layer, q_T, k_T, v_T, reading)
             padded_THD = F.pad(read_THD, (0, 0, 0, 0, 0, self._padding))
-            return _exchange(_cut(padded_THD, 0, -1, ranks).transpose(0, 1), group).transpose(0, 1).flatten(1, 2)
+            read = _exchange(_cut(padded_THD, 0, -1, ranks).transpose(0, 1), group).transpose(0, 1).flatten(1, 2)
+            return read[..., :width]
 
         return exchanged
 

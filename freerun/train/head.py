@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from freerun.models.decoder import AS_IT_IS, Readout
 from freerun.train.cutoffs import cut_off
 from freerun.train.how_sampled import HowSampled
 
@@ -21,37 +22,56 @@ _CHUNK = {"cuda": 2**28, "cpu": 2**22}
 
 
 def logprobs_and_entropy(
-    hidden_A: Tensor, weight_V: Tensor, targets_A: Tensor, temperature: float
+    hidden_A: Tensor,
+    weight_V: Tensor,
+    targets_A: Tensor,
+    temperature: float,
+    readout: Readout = AS_IT_IS,
+    bias_V: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probability of each target token under softmax(hidden · weightᵀ / temperature), and that softmax's entropy.
+    """Log-probability of each target token under softmax(logits / temperature), and that softmax's entropy. Logits are
+    hidden · weightᵀ + bias, as `readout` has them.
 
-    Both float32 (or wider, as the weights), both with a gradient to `hidden_A` and to `weight_V`.
+    Both float32 (or wider, as the weights), both with a gradient to `hidden_A`, `weight_V` and `bias_V`.
     """
-    logprobs_A, entropy_A = _Head.apply(hidden_A, weight_V, targets_A, temperature)
+    logprobs_A, entropy_A = _Head.apply(hidden_A, weight_V, bias_V, targets_A, temperature, readout)
     return logprobs_A, entropy_A
 
 
 @torch.no_grad()
-def cut_off_at(hidden_P: Tensor, weight_V: Tensor, temperature: float, how: HowSampled) -> Tensor:
+def cut_off_at(
+    hidden_P: Tensor,
+    weight_V: Tensor,
+    temperature: float,
+    how: HowSampled,
+    readout: Readout = AS_IT_IS,
+    bias_V: Tensor | None = None,
+) -> Tensor:
     """What top-k and top-p cut off at these positions: see `cutoffs.py`. Float32."""
     chunks = [hidden_P.new_zeros(0, dtype=torch.float32)]
     for rows in _chunks(len(hidden_P), weight_V):
-        chunks.append(cut_off(_logits(hidden_P[rows], weight_V), temperature, how))
+        chunks.append(cut_off(_logits(hidden_P[rows], weight_V, bias_V, readout), temperature, how))
     return torch.cat(chunks)
 
 
 class _Head(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden_A: Tensor, weight_V: Tensor, targets_A: Tensor, temperature: float
+        ctx: Any,
+        hidden_A: Tensor,
+        weight_V: Tensor,
+        bias_V: Tensor | None,
+        targets_A: Tensor,
+        temperature: float,
+        readout: Readout,
     ) -> tuple[Tensor, Tensor]:
         chunks = []
         for rows in _chunks(len(hidden_A), weight_V):
-            chunks.append(_stats(_logits(hidden_A[rows], weight_V), targets_A[rows], temperature))
+            chunks.append(_stats(_logits(hidden_A[rows], weight_V, bias_V, readout), targets_A[rows], temperature))
         empty = hidden_A.new_zeros(3, 0, dtype=_precise(weight_V))
         logprobs_A, entropy_A, normaliser_A = torch.cat([empty, *chunks], dim=1)
-        ctx.save_for_backward(hidden_A, weight_V, targets_A, normaliser_A, entropy_A)
-        ctx.temperature = temperature
+        ctx.save_for_backward(hidden_A, weight_V, bias_V, targets_A, normaliser_A, entropy_A)
+        ctx.temperature, ctx.readout = temperature, readout
         ctx.set_materialize_grads(False)
         return logprobs_A, entropy_A.clone()
 
@@ -59,20 +79,24 @@ class _Head(torch.autograd.Function):
     @once_differentiable
     def backward(
         ctx: Any, grad_logprobs_A: Tensor | None, grad_entropy_A: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None, None, None]:
-        hidden_A, weight_V, targets_A, normaliser_A, entropy_A = ctx.saved_tensors
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None]:
+        hidden_A, weight_V, bias_V, targets_A, normaliser_A, entropy_A = ctx.saved_tensors
         both = (grad_logprobs_A, grad_entropy_A)
         grads_2A = torch.stack([torch.zeros_like(entropy_A) if grad is None else grad for grad in both])
         grad_hidden_A = torch.empty_like(hidden_A)
         grad_weight_V = torch.zeros_like(weight_V, dtype=_precise(weight_V)) if ctx.needs_input_grad[1] else None
+        grad_bias_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=_precise(weight_V))
         for rows in _chunks(len(hidden_A), weight_V):
-            logits_CV = _logits(hidden_A[rows], weight_V)
+            logits_CV = _logits(hidden_A[rows], weight_V, bias_V, ctx.readout)
             known = targets_A[rows], normaliser_A[rows], entropy_A[rows]
             grad_CV = _grad_logits(logits_CV, *known, grads_2A[:, rows], ctx.temperature, weight_V.dtype)
+            grad_CV = ctx.readout.slope(logits_CV, grad_CV)
             torch.mm(grad_CV, weight_V, out=grad_hidden_A[rows])
             if grad_weight_V is not None:
                 grad_weight_V = _add_product(grad_weight_V, grad_CV.T, hidden_A[rows])
-        return grad_hidden_A, grad_weight_V, None, None
+            if grad_bias_V is not None:
+                grad_bias_V += grad_CV.sum(0, dtype=grad_bias_V.dtype)
+        return grad_hidden_A, grad_weight_V, grad_bias_V, None, None, None
 
 
 def _chunks(count: int, weight_V: Tensor) -> list[slice]:
@@ -84,10 +108,12 @@ def _precise(weight_V: Tensor) -> torch.dtype:
     return torch.promote_types(weight_V.dtype, torch.float32)
 
 
-def _logits(hidden_C: Tensor, weight_V: Tensor) -> Tensor:
+def _logits(hidden_C: Tensor, weight_V: Tensor, bias_V: Tensor | None, readout: Readout) -> Tensor:
     if weight_V.is_cuda and weight_V.dtype == torch.bfloat16:
-        return torch.mm(hidden_C, weight_V.T, out_dtype=torch.float32)
-    return torch.mm(hidden_C, weight_V.T).to(_precise(weight_V))
+        products_CV = torch.mm(hidden_C, weight_V.T, out_dtype=torch.float32)
+    else:
+        products_CV = torch.mm(hidden_C, weight_V.T).to(_precise(weight_V))
+    return readout.of(products_CV if bias_V is None else products_CV + bias_V)
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> Tensor:

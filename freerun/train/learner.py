@@ -19,8 +19,9 @@ from torch import Tensor
 from freerun.core import Batch, Sample, TrainerError, Version
 from freerun.core.reports import StepResult
 from freerun.machine.device import choose_device
-from freerun.models.checkpoint import empty_decoder, load_decoder, save_tensors
+from freerun.models.checkpoint import decoder_to_share, load_decoder, save_tensors
 from freerun.models.decoder import Decoder
+from freerun.models.shape import Backend
 from freerun.train.advantages import overlong_penalty
 from freerun.train.assemble import assemble
 from freerun.train.average import sequence_weights
@@ -93,12 +94,13 @@ class Learner:
         longest: int = 0,
         ranks: Ranks = ALONE,
         how: HowSampled = ALL,
+        backend: Backend = "auto",
     ) -> "Learner":
-        """Each of several ranks reads its share of the weights and no more."""
+        """Each of several ranks reads its share of the weights and no more, where the model's code is ours."""
         device, rest = config.on(choose_device()).device, (config, temperature, seed, longest, ranks)
         if ranks.size > 1:
-            return cls(empty_decoder(folder, device), *rest, folder, how)
-        return cls(load_decoder(folder, device=device), *rest, how=how)
+            return cls(decoder_to_share(folder, device, backend), *rest, folder, how)
+        return cls(load_decoder(folder, device=device, backend=backend), *rest, how=how)
 
     @property
     def decoder(self) -> Decoder:
@@ -190,7 +192,7 @@ class Learner:
         """An ordinary Hugging Face folder; with LoRA, the merged model, and the adapter beside it in `adapter`."""
         tensors = self.policy.tensors()
         if self._ranks.is_first:
-            save_tensors(tensors, self._shape, folder, like)
+            save_tensors(tensors | self.decoder.fixed(), self._shape, folder, like)
         if self._config.lora.rank:
             save_adapter(self.decoder, folder / "adapter", str(like), writes=self._ranks.is_first)
 

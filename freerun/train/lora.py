@@ -18,11 +18,9 @@ from torch.nn import functional as F
 
 from freerun.core import ConfigError
 from freerun.core.files import atomic_folder
-from freerun.models.checkpoint import PARTS, hugging_face_names, to_hugging_face
+from freerun.models.checkpoint import hugging_face_names, taken_apart
 from freerun.models.decoder import Decoder
 from freerun.train.ranks import full_tensor
-
-TARGETS = ("qkv", "out", "gate_up", "down")
 
 
 class AdaptedLinear(nn.Linear):
@@ -52,23 +50,26 @@ def attach(
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> None:
-    """Adapt these layers (all `TARGETS`) in place, freeze everything else. B starts at zero: outputs stay the same.
+    """Adapt these layers (by default all that can be) in place, freeze everything else. B starts at zero: outputs stay
+    the same.
 
     `dtype` is the adapter's own, whatever the base's: bf16 would round the steps of a small learning rate away.
     """
-    chosen = list(TARGETS if targets is None else targets)
-    if not chosen or not set(chosen) <= set(TARGETS):
-        raise ConfigError(f"LoRA can adapt {', '.join(TARGETS)}; it was asked for {', '.join(chosen) or 'nothing'}")
+    adaptable = {name: name.rpartition(".")[2] for name in decoder.adaptable}
+    known = list(dict.fromkeys(adaptable.values()))
+    chosen = known if targets is None else list(targets)
+    if not chosen or not set(chosen) <= set(known):
+        raise ConfigError(f"LoRA can adapt {', '.join(known)}; it was asked for {', '.join(chosen) or 'nothing'}")
     decoder.requires_grad_(False)
     generator = torch.Generator().manual_seed(seed)  # A is drawn on the CPU, wherever the base lies
-    for layer in decoder.layers:
-        for target in chosen:
-            base = layer.get_submodule(target)
+    for name, target in adaptable.items():
+        if target in chosen:
+            base, parent = decoder.get_submodule(name), decoder.get_submodule(name.rpartition(".")[0])
             assert isinstance(base, nn.Linear)
             bound = 1 / math.sqrt(base.in_features)  # what a linear layer's weights start with
             lora_a = torch.empty(rank, base.in_features).uniform_(-bound, bound, generator=generator)
             device = "cpu" if base.weight.is_meta else base.weight.device  # the adapter has its values from the start
-            setattr(layer, target, AdaptedLinear(base, rank, alpha, dropout, lora_a.to(device, dtype)))
+            setattr(parent, target, AdaptedLinear(base, rank, alpha, dropout, lora_a.to(device, dtype)))
 
 
 def is_adapted(decoder: Decoder) -> bool:
@@ -147,7 +148,7 @@ def _hugging_face(decoder: Decoder) -> dict[str, Tensor]:
     """The adapter under peft's names for the Hugging Face model, fused layers taken apart."""
     tensors: dict[str, Tensor] = {}
     for name, a, b in _adapted(decoder):
-        for place, (_, rows) in zip(_places(name), to_hugging_face({f"{name}.weight": b}, decoder.shape), strict=True):
+        for place, (_, rows) in zip(_places(name), taken_apart(f"{name}.weight", b, decoder.shape), strict=True):
             tensors[f"{place}.lora_A.weight"] = a.cpu().clone()  # safetensors refuses one tensor under two names
             tensors[f"{place}.lora_B.weight"] = rows.cpu()
     return tensors
@@ -172,7 +173,7 @@ def _config(decoder: Decoder, base: str) -> dict[str, Any]:
     """What peft, and whoever reads its adapters, asks in `adapter_config.json`."""
     layers = dict(_layers(decoder))
     one = next(iter(layers.values()))
-    parts = {part for name in layers for part in PARTS[name.split(".")[-1]]}
+    parts = {place.split(".")[-1] for name in layers for place in _places(name)}
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -180,7 +181,7 @@ def _config(decoder: Decoder, base: str) -> dict[str, Any]:
         "r": one.rank,
         "lora_alpha": int(one.alpha) if float(one.alpha).is_integer() else one.alpha,  # peft calls it an integer
         "lora_dropout": one.dropout,
-        "target_modules": sorted(part.split(".")[-1] for part in parts),
+        "target_modules": sorted(parts),
         "bias": "none",
         "fan_in_fan_out": False,
         "use_rslora": False,

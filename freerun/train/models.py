@@ -1,18 +1,12 @@
-"""What learns: the decoder with a head that scores tokens, or with one that values them.
+"""What learns: the decoder with a head that scores tokens, or with one that values them."""
 
-`arrange` makes a decoder's layers faster or smaller without changing what they compute.
-"""
-
-from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from freerun.models.attention import packed_attention
-from freerun.models.decoder import Decoder, Layer
+from freerun.models.decoder import Decoder
 from freerun.train.context import ONE, Context, Whole
 from freerun.train.head import cut_off_at, logprobs_and_entropy
 from freerun.train.how_sampled import ALL, HowSampled
@@ -37,8 +31,10 @@ class PolicyModel(nn.Module):
     def forward(self, micro: Packed, context: Context = ONE) -> Scores:
         part = context.part(micro)
         hidden_A = hidden_states(self.decoder, micro, part)
-        weight_V = self.decoder.head.weight
-        logprobs_A, entropy_A = logprobs_and_entropy(hidden_A, weight_V, part.targets_A, self.temperature)
+        head, readout = self.decoder.head, self.decoder.readout
+        logprobs_A, entropy_A = logprobs_and_entropy(
+            hidden_A, head.weight, part.targets_A, self.temperature, readout, head.bias
+        )
         return Scores(part.told(logprobs_A), part.told(entropy_A), self._cut_off(hidden_A, micro, part))
 
     @torch.no_grad()
@@ -46,8 +42,9 @@ class PolicyModel(nn.Module):
         if micro.probe_P is None or part.probe_P is None:
             return None
         found_A = hidden_A.new_zeros(len(hidden_A), dtype=torch.float32)
+        head, readout = self.decoder.head, self.decoder.readout
         found_A[part.probe_P] = cut_off_at(
-            hidden_A[part.probe_P], self.decoder.head.weight, self.temperature, self._how
+            hidden_A[part.probe_P], head.weight, self.temperature, self._how, readout, head.bias
         )
         return part.told(found_A)[micro.probe_P]
 
@@ -78,16 +75,3 @@ def hidden_states(decoder: Decoder, micro: Packed, part: Whole) -> Tensor:
     attend = packed_attention(micro.lengths, weight.device, weight.dtype, micro.prefixes)
     hidden_P: Tensor = decoder(part.tokens_P, part.positions_P, part.attention(attend))
     return hidden_P[part.rows_A]
-
-
-def arrange(decoder: Decoder, compiled: bool, recompute: bool) -> None:
-    """Compile the two halves of a layer around its attention, once for all layers and lengths; and do not keep what
-    is inside them for the backward pass, but compute it again. The attention itself is never computed twice."""
-    halves: list[Callable[..., Any]] = [Layer.project, Layer.feed]
-    if compiled:
-        halves = [torch.compile(half, dynamic=True) for half in halves]
-    if recompute:
-        halves = [partial(checkpoint, half, use_reentrant=False) for half in halves]
-    if compiled or recompute:
-        for layer in decoder.layers:
-            layer.project, layer.feed = (partial(half, layer) for half in halves)  # type: ignore[assignment]

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from freerun.core import TrainerError
 from freerun.train.config import ResolvedTrainConfig
 from freerun.train.lora import is_adapted, merged
-from freerun.train.models import arrange
 from freerun.train.optimizer import AdamW, OffloadedAdamW
 from freerun.train.ranks import Ranks, full_tensor, own
 from freerun.train.shares import decoder_of, share_out
@@ -50,7 +49,7 @@ class Trained:
         elif low:
             self.module = _compute_copy(module)
         decoder = decoder_of(self.module)
-        arrange(decoder, config.compile, config.recompute)
+        decoder.arrange(config.compile, config.recompute)
         pairs = list(zip(self._owner.parameters(), self.module.parameters(), strict=True))
         self.parameters = [mine for mine, _ in pairs if mine.requires_grad]
         """The optimizer's."""
@@ -161,9 +160,11 @@ class Frozen:
 
 
 def copy_in(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """A copy of a module that has a decoder, in that precision but for the rotary frequencies."""
-    copy = deepcopy(module).to(dtype)
-    decoder_of(copy).inv_freq = decoder_of(module).inv_freq
+    """A copy of a module with its parameters in that precision. What it has besides, such as the frequencies of
+    rotations, stays precise."""
+    copy = deepcopy(module)
+    for parameter in copy.parameters():
+        parameter.data = parameter.data.to(dtype)
     return copy
 
 

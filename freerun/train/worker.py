@@ -25,6 +25,7 @@ import zmq
 
 from freerun.core import Batch, FreerunError, Sample, TrainerError
 from freerun.core.reports import PUBLISH, StepResult, WeightsHandle
+from freerun.models.shape import Backend
 from freerun.train.config import TrainConfig
 from freerun.train.divergence import refuse_divergence
 from freerun.train.how_sampled import ALL, HowSampled
@@ -60,12 +61,13 @@ class TrainerProcess:
         longest: int = 0,
         ranks: Ranks = ALONE,
         how: HowSampled = ALL,
+        backend: Backend = "auto",
     ) -> None:
         torch.manual_seed(seed)
         self._folder = folder
         self._publisher = publisher
         self.ranks = ranks
-        self._learner = Learner.from_folder(folder, config, temperature, seed, longest, ranks, how)
+        self._learner = Learner.from_folder(folder, config, temperature, seed, longest, ranks, how, backend)
         self._keep = config.keep
         if checkpoint:
             from freerun.train.checkpoint import load_checkpoint  # slow to import

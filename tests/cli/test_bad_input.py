@@ -88,14 +88,20 @@ def test_one_line_and_code_2(
 
 
 MODEL = "model/config.json"
+BROKEN_TEMPLATE = '{"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": "{{ messages[0].content + 1 }}"}'
 
 
 @pytest.mark.parametrize(
     ("file", "content", "says"),
     [
         (MODEL, "{", "config.json is not JSON"),
-        (MODEL, '{"model_type": "gpt2"}', "model_type 'gpt2' is not supported"),
+        (MODEL, '{"model_type": "gpt9"}', "model_type 'gpt9' is not known, neither to Freerun nor to transformers"),
         ("model/generation_config.json", "{", "generation_config.json is not JSON"),
+        (
+            "model/tokenizer_config.json",
+            BROKEN_TEMPLATE,
+            "the tokenizer's chat template refuses the prompt: can only concatenate str",
+        ),
         ("model/model.safetensors", "", "is no safetensors file"),
         ("model/model.safetensors.index.json", '{"weight_map": {"a": "b.safetensors"}}', "lacks b.safetensors"),
         ("model/tokenizer.json", "{", "cannot be read ("),

@@ -3,8 +3,8 @@
 import torch
 
 from freerun.engines.embedded.cache import PagedAttention
-from freerun.engines.embedded.cpu import CpuRunner
 from freerun.engines.embedded.launched_step import LaunchedStep
+from freerun.engines.embedded.plain import PlainRunner
 from freerun.engines.embedded.sampler import sample, uniform
 from freerun.engines.embedded.scheduler import Step
 from freerun.engines.embedded.sequence import UNKNOWN, Chunk, Sequence
@@ -12,7 +12,7 @@ from freerun.engines.embedded.shaping import is_special
 from freerun.models.decoder import Decoder
 
 
-class AheadCpuRunner(CpuRunner):
+class AheadRunner(PlainRunner):
     burst = 3
     ahead = True
     short = False
@@ -40,7 +40,7 @@ class AheadCpuRunner(CpuRunner):
         for i in range(self.burst if sequences else 0):
             chunks = [Chunk([t], c.start + i, c.table) for t, (c, _) in zip(tokens, decoding, strict=True)]
             positions = torch.tensor([chunk.start for chunk in chunks])
-            hidden = self._decoder(torch.tensor(tokens), positions, PagedAttention(self._cache, chunks))
+            hidden = self._decoder(torch.tensor(tokens), positions, PagedAttention(self._cache, chunks, self._device))
             drawn = [uniform(s.request.sampling.seed, s.index, s.sampled + i) for s in sequences]
             tokens, logprobs = sample(self._decoder.logits(hidden), [s.request.sampling for s in sequences], drawn)
             for row, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True)):

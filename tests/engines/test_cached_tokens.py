@@ -9,7 +9,7 @@ from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.engine import EmbeddedEngine
 from freerun.engines.embedded.in_process import InProcessEngine
 from freerun.engines.embedded.sequence import EndedAnswer
-from tests.engines.ahead import AheadCpuRunner
+from tests.engines.ahead import AheadRunner
 from tests.engines.test_embedded import run
 from tests.tiny import tiny_decoder
 
@@ -37,7 +37,7 @@ def ask(e: EmbeddedEngine, prompt: list[int], n: int = 1, id: str = "a") -> list
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_turn_finds_prompt_and_answer_of_the_turn_before(ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if ahead:
-        monkeypatch.setattr("freerun.engines.embedded.engine.CpuRunner", AheadCpuRunner)
+        monkeypatch.setattr("freerun.engines.embedded.engine.PlainRunner", AheadRunner)
     e = engine()
     prompt, asked, found = [2 + i % 40 for i in range(21)], 0, 0
     before = 0
@@ -105,7 +105,7 @@ async def test_it_comes_with_the_completion_and_with_the_figures() -> None:
 def test_a_prompt_that_many_ask_at_the_same_time_is_read_once(ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the members of a group do, each with a session of its own. What each answers does not change by it."""
     if ahead:
-        monkeypatch.setattr("freerun.engines.embedded.engine.CpuRunner", AheadCpuRunner)
+        monkeypatch.setattr("freerun.engines.embedded.engine.PlainRunner", AheadRunner)
     shared = [2 + i % 40 for i in range(100)]
     prompts = {f"{member}": [*shared, *range(2, 6 + member)] for member in range(6)}
     alone = {id: ask(engine(), prompt)[0].tokens for id, prompt in prompts.items()}

@@ -18,7 +18,7 @@ from freerun.engines.embedded.scheduler import Step
 from freerun.engines.embedded.sequence import EndedAnswer
 from freerun.models.attention import PackedAttention
 from freerun.models.decoder import Decoder
-from tests.engines.ahead import AheadCpuRunner
+from tests.engines.ahead import AheadRunner
 from tests.tiny import tiny_decoder
 
 SAMPLING = Sampling(max_new_tokens=24, seed=11, ignore_eos=True)
@@ -139,7 +139,7 @@ def test_a_runner_ahead_of_the_host_gives_the_same_answers(monkeypatch: pytest.M
 
     expected = answers()
     assert {FinishReason.STOP, FinishReason.LENGTH} == {completion.finish for completion in expected.values()}
-    monkeypatch.setattr("freerun.engines.embedded.engine.CpuRunner", AheadCpuRunner)
+    monkeypatch.setattr("freerun.engines.embedded.engine.PlainRunner", AheadRunner)
     got = answers()
     assert got.keys() == expected.keys()
     for key, completion in got.items():
@@ -153,7 +153,7 @@ def test_nothing_is_under_way_between_steps_while_new_weights_are_on_their_way(m
 
     flying = 0
 
-    class Watched(AheadCpuRunner):
+    class Watched(AheadRunner):
         def launch(self, step: Step) -> LaunchedStep:
             nonlocal flying
             launched = super().launch(step)
@@ -168,7 +168,7 @@ def test_nothing_is_under_way_between_steps_while_new_weights_are_on_their_way(m
             launched.wait = results
             return launched
 
-    monkeypatch.setattr("freerun.engines.embedded.engine.CpuRunner", Watched)
+    monkeypatch.setattr("freerun.engines.embedded.engine.PlainRunner", Watched)
     answering = engine()
     answering.submit("a", [3, 4, 5], replace(SAMPLING, max_new_tokens=60), 2)
     for _ in range(4):

@@ -13,7 +13,7 @@ from freerun.engines.embedded.sequence import EndedAnswer
 from freerun.engines.extras import Extras, SamplingFields
 from freerun.models.attention import PackedAttention
 from freerun.models.decoder import Decoder
-from tests.engines.ahead import AheadCpuRunner
+from tests.engines.ahead import AheadRunner
 from tests.engines.test_embedded import engine, run
 from tests.tiny import tiny_decoder
 
@@ -93,7 +93,7 @@ def test_nobody_else_notices(monkeypatch: pytest.MonkeyPatch) -> None:
 
     right = answers(alone=True)
     assert answers(alone=False) == right
-    monkeypatch.setattr("freerun.engines.embedded.engine.CpuRunner", AheadCpuRunner)
+    monkeypatch.setattr("freerun.engines.embedded.engine.PlainRunner", AheadRunner)
     assert answers(alone=True) == right
     assert answers(alone=False) == right
 

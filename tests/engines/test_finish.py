@@ -22,7 +22,7 @@ from freerun.engines.server.pending import AnswerPart, AnswerRequest, PendingAns
 from freerun.machine.processes import Processes
 from freerun.weights.base import Subscriber
 from freerun.weights.shm import ShmPublisher
-from tests.engines.ahead import AheadCpuRunner
+from tests.engines.ahead import AheadRunner
 from tests.engines.test_embedded import recomputed
 from tests.engines.test_server import collect
 from tests.tiny import engine_settings, tiny_decoder, tiny_folder
@@ -85,7 +85,7 @@ async def test_every_answer_is_of_one_version(ahead: bool, cache_tokens: int, mo
     """A group of which some run and some wait, updates in a row; with the small cache, answers that gave way when the
     update came finish before it too."""
     if ahead:
-        monkeypatch.setattr("freerun.engines.embedded.engine.CpuRunner", AheadCpuRunner)
+        monkeypatch.setattr("freerun.engines.embedded.engine.PlainRunner", AheadRunner)
     async with running_thread(max_running=6, cache_tokens=cache_tokens, step_tokens=32) as thread:
         engine = thread._engine
         asks = [AnswerRequest(f"r{i}", [3, 4, 5 + i], replace(SAMPLING, seed=i), 8) for i in range(3)]

@@ -14,7 +14,7 @@ from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.engine import EmbeddedEngine
 from freerun.engines.embedded.sequence import EndedAnswer
 from freerun.engines.extras import Extras
-from freerun.models.decoder import Decoder, Layer, rotate
+from freerun.models.own import Layer, OwnDecoder, rotate
 from tests.tiny import tiny_decoder
 
 if not torch.cuda.is_available():
@@ -37,11 +37,11 @@ SHAPE: dict[str, Any] = {
 }
 
 
-def decoder(seed: int, dtype: torch.dtype, **changes: Any) -> Decoder:
+def decoder(seed: int, dtype: torch.dtype, **changes: Any) -> OwnDecoder:
     return tiny_decoder(seed, dtype=dtype, **(SHAPE | changes)).cuda()
 
 
-def with_heads(heads: int, kv_heads: int, head_dim: int, family: str) -> Decoder:
+def with_heads(heads: int, kv_heads: int, head_dim: int, family: str) -> OwnDecoder:
     changes: dict[str, Any] = {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": head_dim}
     model = decoder(3, torch.bfloat16, model_type=family, **changes)
     for name, parameter in model.named_parameters():
@@ -50,13 +50,13 @@ def with_heads(heads: int, kv_heads: int, head_dim: int, family: str) -> Decoder
     return model
 
 
-def first_layer(model: Decoder) -> Layer:
+def first_layer(model: OwnDecoder) -> Layer:
     layer = model.layers[0]
     assert isinstance(layer, Layer)
     return layer
 
 
-def projected(model: Decoder, qkv: torch.Tensor, positions: list[int]) -> list[torch.Tensor]:
+def projected(model: OwnDecoder, qkv: torch.Tensor, positions: list[int]) -> list[torch.Tensor]:
     """Queries, keys and values as the first layer makes them of its projections, in float64."""
     layer = first_layer(deepcopy(model).double())
     q, k, v = torch.split(qkv.double().view(len(qkv), -1, layer.head_dim), layer.heads, dim=1)
@@ -66,7 +66,7 @@ def projected(model: Decoder, qkv: torch.Tensor, positions: list[int]) -> list[t
     return [rotate(x, rotary).bfloat16().double() for x in (layer.q_norm(q), layer.k_norm(k))] + [v]
 
 
-def random_projections(model: Decoder, tokens: int) -> torch.Tensor:
+def random_projections(model: OwnDecoder, tokens: int) -> torch.Tensor:
     shape = model.shape
     width = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
     return torch.randn(tokens, width, dtype=torch.bfloat16, device="cuda")
@@ -235,7 +235,7 @@ def test_restricted_rows_sample_what_sorting_would_leave_them_in_the_same_step_a
         assert len(set(left.tolist())) > 4
 
 
-def run(engine: EmbeddedEngine, swaps: list[Decoder] | None = None) -> dict[tuple[str, int], EndedAnswer]:
+def run(engine: EmbeddedEngine, swaps: list[OwnDecoder] | None = None) -> dict[tuple[str, int], EndedAnswer]:
     done, steps = {}, 0
     while engine.has_work:
         for id, completion in engine.step():

@@ -24,7 +24,7 @@ from freerun.engines.embedded.engine import EmbeddedEngine
 from freerun.engines.embedded.sequence import EndedAnswer
 from freerun.models.attention import PackedAttention
 from freerun.models.decoder import Decoder
-from tests.engines.ahead import AheadCpuRunner
+from tests.engines.ahead import AheadRunner
 from tests.tiny import tiny_decoder
 
 REQUESTS = 1_100
@@ -163,7 +163,7 @@ class Soak:
 @pytest.mark.parametrize(("on_update", "ahead"), [("recompute", False), ("keep", False), ("recompute", True)])
 def test_a_thousand_requests(on_update: str, ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if ahead:
-        monkeypatch.setattr("freerun.engines.embedded.engine.CpuRunner", AheadCpuRunner)
+        monkeypatch.setattr("freerun.engines.embedded.engine.PlainRunner", AheadRunner)
     soak = Soak(on_update)
     engine, started_s = soak.engine, time.monotonic()
     soak.until(WARM_UP)

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from freerun.core import ConfigError
 from freerun.models.checkpoint import load_decoder, save_decoder, to_hugging_face
-from freerun.models.decoder import Decoder
+from freerun.models.own import OwnDecoder
 from freerun.models.shape import read_shape, shape_of
 from freerun.models.weight_files import INDEX, SINGLE, check_weights, wanted_tensors
 from tests.tiny import TINY, tiny_decoder
@@ -29,7 +29,7 @@ from tests.tiny import TINY, tiny_decoder
 def test_it_wants_what_the_decoder_loads(changes: dict[str, Any], tmp_path: Path) -> None:
     shape = shape_of(TINY | changes)
     with torch.device("meta"):
-        tensors = dict(Decoder(shape).named_parameters())
+        tensors = dict(OwnDecoder(shape).named_parameters())
     loaded = {name: tuple(tensor.shape) for name, tensor in to_hugging_face(tensors, shape)}
     assert wanted_tensors(shape) == loaded
     save_decoder(tiny_decoder(**changes), tmp_path / "model")
@@ -88,6 +88,12 @@ def test_what_is_wrong_is_one_line(spoil: Callable[[Path], object], says: str, t
             assert says in str(caught.value)
 
 
+def test_an_adapter_alone_is_told_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "acme/base"}))
+    with pytest.raises(ConfigError, match="holds an adapter alone: merge it into acme/base first, by peft's merge"):
+        read_shape(tmp_path)
+
+
 def test_tensors_that_nobody_asked_for_are_named(tmp_path: Path) -> None:
     save_decoder(tiny_decoder(), tmp_path / "model")
     changed(lambda tensors: tensors.update({"extra.bias": torch.zeros(3)}))(tmp_path / "model")
@@ -100,8 +106,8 @@ def test_tensors_that_nobody_asked_for_are_named(tmp_path: Path) -> None:
         ("{", "is not JSON"),
         ("", "is not JSON"),
         ("[1]", "holds a list"),
-        (json.dumps({"model_type": "gpt2"}), "model_type 'gpt2' is not supported"),
-        (json.dumps({"model_type": None}), "model_type None is not supported"),
+        (json.dumps({"model_type": "gpt9"}), "model_type 'gpt9' is not known"),
+        (json.dumps({"model_type": None}), "model_type None is not known"),
         (json.dumps(TINY | {"hidden_size": None}), "hidden_size is missing"),
         (json.dumps(TINY | {"hidden_size": "big"}), "hidden_size must be a whole number"),
         (json.dumps(TINY | {"num_attention_heads": 0}), "num_attention_heads must be a whole number"),

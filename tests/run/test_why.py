@@ -49,7 +49,7 @@ async def explained(folder: Path, *overrides: str) -> tuple[Path, str]:
 async def test_a_slow_judge_is_named_and_the_advice_makes_the_run_faster(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLEEPS)
     judge = f"reward.judge={tmp_path / 'slow.py'}:judge"
-    run, said = await explained(tmp_path, judge, "reward.workers=1", FAST, "name=slow")
+    run, said = await explained(tmp_path, judge, "reward.workers=1", "control.steps=8", "name=slow")
     assert "bottleneck: judging" in said
     advised = re.search(r"-> (reward\.workers=(\d+)): an answer takes \d+(\.\d)? ms, mostly waiting", said)
     assert advised, said
@@ -58,7 +58,7 @@ async def test_a_slow_judge_is_named_and_the_advice_makes_the_run_faster(tmp_pat
     assert any("the run's bottleneck was judging" in note.text for note in read_notes(run / "notes.jsonl"))
     report = (run / "report.html").read_text()
     assert '"bottleneck":"judging, ' in report
-    better, _ = await explained(tmp_path, judge, advised[1], FAST, "name=better")
+    better, _ = await explained(tmp_path, judge, advised[1], "control.steps=8", "name=better")
     slow_s, better_s = (sum(step.step_s for step in read_steps(one / "metrics.jsonl")[2:]) for one in (run, better))
     assert better_s < slow_s / 2
 

@@ -9,7 +9,7 @@ import torch
 
 from freerun.core import ConfigError, TrainerError
 from freerun.models.checkpoint import load_decoder, save_decoder
-from freerun.models.decoder import random_decoder
+from freerun.models.own import random_decoder
 from freerun.models.shape import shape_of
 from freerun.train.config import TrainConfig
 from freerun.train.learner import Learner

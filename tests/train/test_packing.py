@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freerun.core import FinishReason, Sample
-from freerun.models.decoder import Decoder, initialise
+from freerun.models.own import OwnDecoder, initialise
 from freerun.models.shape import Shape
 from freerun.train.models import PolicyModel
 from freerun.train.packing import dealt, micro_batches, pack
@@ -110,7 +110,7 @@ def test_advantages_by_token_come_as_runs() -> None:
 
 def test_sharing_a_prompt_changes_nothing() -> None:
     shape = Shape("qwen3", vocab_size=64, hidden=32, layers=2, heads=4, kv_heads=2, head_dim=8, ffn=48, tied=True)
-    decoder = Decoder(shape)
+    decoder = OwnDecoder(shape)
     initialise(decoder, seed=1, std=0.3)
     model = PolicyModel(decoder.double(), temperature=1.0)
     long = list(range(3, 40))

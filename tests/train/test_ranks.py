@@ -18,6 +18,7 @@ from freerun.train.ranks import ALONE, Ranks
 from freerun.weights.base import of_parts
 from freerun.weights.shm import ShmPublisher
 from freerun.weights.subscribe import AnySubscriber
+from tests.architectures import random_decoder
 from tests.tiny import tiny_decoder, tiny_folder
 from tests.train.processes import together
 from tests.train.test_learner import random_batch
@@ -37,8 +38,11 @@ LESSONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "kl in reward": ({"objective": "dapo", "kl": {"coef": 0.1, "apply_to": "reward"}}, {}),
     "lora": ({"lora": {"rank": 3}}, {}),
     "offloaded": ({"offload_optimizer": True}, {}),
+    "gemma2": ({"recompute": True}, {"family": "gemma2"}),
+    "gpt_oss": ({"lora": {"rank": 2}}, {"family": "gpt_oss"}),
+    "deepseek_v3": ({}, {"family": "deepseek_v3"}),
 }  # fmt: skip
-"""What differs from the defaults in each: training, model."""
+"""What differs from the defaults in each: training, model; a `family` is transformers' code for it."""
 HOW = HowSampled(top_k=20, top_p=0.9, keeps_cache=True)
 """For what it changes: how drift is measured, and taken apart."""
 LOW: tuple[dict[str, Any], dict[str, Any]] = ({"dtype": "bfloat16", "corrections": ["token"]}, {})
@@ -49,7 +53,8 @@ def lesson(config: dict[str, Any], model: dict[str, Any], ranks: Ranks, dtype: t
     """Three steps, the second on minibatches of two sequences and of one, so that a rank has none; then scoring; then
     a supervised step."""
     train = TrainConfig.model_validate({"lr": 1e-2, "minibatches": 2, **config})
-    learner = Learner(tiny_decoder(dtype=dtype, **model), train, longest=12, ranks=ranks, how=HOW)
+    decoder = random_decoder(**model, dtype=dtype) if "family" in model else tiny_decoder(dtype=dtype, **model)
+    learner = Learner(decoder, train, longest=12, ranks=ranks, how=HOW)
     few = random_batch(0, 1, groups=2, size=2)
     results = [learner.step(batch) for batch in (random_batch(0, 0), few, random_batch(2, 2))]
     metrics = [result.metrics for result in results]
@@ -161,7 +166,8 @@ def test_two_ranks_learn_what_one_does(pair: tuple[Path, dict[str, Any]], name: 
 
 
 def assert_same_lesson(name: str, one: dict[str, Any], two: dict[str, Any]) -> None:
-    assert_close(one["tensors"], two["tensors"], 1e-9)
+    exact = 1e-5 if "family" in LESSONS.get(name, ({}, {}))[1] else 1e-9  # transformers has norms in float32
+    assert_close(one["tensors"], two["tensors"], exact)
     for mine, theirs in zip(one["metrics"], two["metrics"], strict=True):
         for speed in ("tokens_per_s", "computed_tokens"):  # ranks may have a beginning each
             mine.pop(speed, None), theirs.pop(speed, None)
@@ -169,7 +175,7 @@ def assert_same_lesson(name: str, one: dict[str, Any], two: dict[str, Any]) -> N
     for step, same_step in zip(one["before"], two["before"], strict=True):
         torch.testing.assert_close(same_step, step, atol=1e-6, rtol=1e-6, equal_nan=True)
     for row, same in zip(one["scores"], two["scores"], strict=True):
-        assert same == pytest.approx(row, abs=1e-9)
+        assert same == pytest.approx(row, abs=exact)
     first, few, *_ = one["metrics"]
     assert first["grad_norm"] > 0.01
     if name == "gspo":

@@ -21,7 +21,7 @@ from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.in_process import InProcessEngine
 from freerun.models.bpe import END, MARKS, write_bpe_tokenizer
 from freerun.models.checkpoint import save_decoder
-from freerun.models.decoder import Decoder, initialise
+from freerun.models.own import OwnDecoder, initialise
 from freerun.models.shape import shape_of
 from freerun.models.tokenizer import load_tokenizer
 from freerun.weights.files import FilePublisher
@@ -62,7 +62,7 @@ class Policy:
     def made(cls, folder: Path) -> "Policy":
         tokenizer = load_tokenizer(write_bpe_tokenizer(folder / "tokenizer"))
         end = tokenizer.convert_tokens_to_ids(END)
-        decoder = Decoder(shape_of(_SHAPE | {"vocab_size": len(tokenizer), "eos_token_id": end}))
+        decoder = OwnDecoder(shape_of(_SHAPE | {"vocab_size": len(tokenizer), "eos_token_id": end}))
         initialise(decoder, 0, 0.25)
         save_decoder(decoder, folder / "model")
         write_bpe_tokenizer(folder / "model")
@@ -72,7 +72,7 @@ class Policy:
     async def update(self) -> None:
         """New weights, while answers are being sampled."""
         decoder = self.engine.decoder
-        other = Decoder(decoder.shape)
+        other = OwnDecoder(decoder.shape)
         initialise(other, self.updates + 1, 0.25)
         handle = self.publisher.publish(self.engine.version + 1, dict(other.named_parameters()))
         await self.engine.update_weights(handle)

@@ -20,16 +20,17 @@ from freerun.core.reports import UpdateReport
 from freerun.engines.base import Sampling
 from freerun.engines.config import EngineConfig, OnUpdate
 from freerun.engines.embedded.blocks import Blocks
-from freerun.engines.embedded.cpu import CpuRunner
 from freerun.engines.embedded.drafts import Source
 from freerun.engines.embedded.latency import Latencies
 from freerun.engines.embedded.launched_step import LaunchedStep
 from freerun.engines.embedded.memory import cache_tokens
+from freerun.engines.embedded.plain import PlainRunner
 from freerun.engines.embedded.scheduler import Scheduler, Step
 from freerun.engines.embedded.sequence import EndedAnswer, Request, Sequence
 from freerun.engines.embedded.shaping import check_extras
 from freerun.engines.embedded.speculation import Speculation
 from freerun.models.decoder import Decoder
+from freerun.models.own import OwnDecoder
 
 Detokenise = Callable[[list[int]], str]
 
@@ -65,7 +66,7 @@ class EmbeddedEngine:
         self.on_update: OnUpdate = config.on_update
         size = config.block_tokens
         self._blocks = Blocks(max(cache_tokens(decoder, config) // size, 1), size)
-        self._runner = self._gpu_runner() if on_gpu else CpuRunner(decoder, self._blocks.count, size)
+        self._runner = self._runner_for(decoder, on_gpu)
         runner = self._runner
         self._scheduler = Scheduler(self._blocks, config.max_running, config.step_tokens, runner.burst, runner.ahead)
         self._speculation = Speculation(runner.guesses if guesses else 0)
@@ -86,11 +87,13 @@ class EmbeddedEngine:
         self._swapped_s: float | None = None
         self._tokens_at_swap = 0
 
-    def _gpu_runner(self) -> Runner:
+    def _runner_for(self, decoder: Decoder, on_gpu: bool) -> Runner:
+        blocks, config = self._blocks, self._config
+        if not on_gpu or not isinstance(decoder, OwnDecoder):
+            return PlainRunner(decoder, blocks.count, blocks.block_tokens)
         from freerun.engines.embedded.gpu import GpuRunner  # needs Triton
 
-        blocks, config = self._blocks, self._config
-        return GpuRunner(self._decoder, blocks.count, blocks.block_tokens, config.max_running, config.burst)
+        return GpuRunner(decoder, blocks.count, blocks.block_tokens, config.max_running, config.burst)
 
     @property
     def has_work(self) -> bool:

@@ -14,7 +14,7 @@ from triton import next_power_of_2
 
 from freerun.engines.embedded import kernels
 from freerun.engines.embedded.prefill_layout import TILE_PAIRS, PrefillBatch
-from freerun.models.decoder import Decoder, Layer
+from freerun.models.own import Layer, OwnDecoder
 from freerun.models.shape import Shape
 
 _COPIED_TOGETHER = 64
@@ -56,7 +56,7 @@ class DeviceAttention(Protocol):
 
 
 class FusedDecoder:
-    def __init__(self, decoder: Decoder) -> None:
+    def __init__(self, decoder: OwnDecoder) -> None:
         self._decoder = decoder
 
     def forward(self, tokens_T: Tensor, attend: DeviceAttention) -> Tensor:

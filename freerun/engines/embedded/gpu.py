@@ -31,7 +31,7 @@ from freerun.engines.embedded.prefill_layout import PrefillBatch, PrefillCapacit
 from freerun.engines.embedded.scheduler import Step
 from freerun.engines.embedded.sequence import UNKNOWN, Chunk, Sequence
 from freerun.engines.embedded.shaping import is_special, kernel_uniform, sample_rows
-from freerun.models.decoder import Decoder
+from freerun.models.own import OwnDecoder
 
 _TILE, _WIDTH, _WAYS = 16_384, 1_024, 8
 """Tokens of the vocabulary that one program of the sampling kernel reads, and that it reads at a time; floors for a
@@ -87,7 +87,7 @@ class GpuRunner:
     ahead = True
     guesses = 0
 
-    def __init__(self, decoder: Decoder, blocks: int, block_tokens: int, max_running: int, burst: int) -> None:
+    def __init__(self, decoder: OwnDecoder, blocks: int, block_tokens: int, max_running: int, burst: int) -> None:
         shape = decoder.shape
         self._decoder = decoder
         self._idle_block = blocks  # one block more than the scheduler knows of: rows that pad a batch write there

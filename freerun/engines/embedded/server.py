@@ -24,6 +24,7 @@ from freerun.engines.server.app import app_of as server_app
 from freerun.engines.server.app import server_config
 from freerun.engines.server.routes import control_routes, token_routes
 from freerun.machine.machines import LOOPBACK
+from freerun.models.shape import Backend
 from freerun.models.tokenizer import has_tokenizer
 from freerun.weights.base import Subscriber
 
@@ -56,6 +57,7 @@ async def serve(
     host: str = LOOPBACK,
     where: Where | None = None,
     api_key: str | None = None,
+    backend: Backend = "auto",
 ) -> None:
     """Load the model, serve it, and say where once it answers.
 
@@ -66,7 +68,7 @@ async def serve(
     with listen(where or Where(host)) as listening:
         changed_by = subscriber if api_key or is_loopback(listening) else None
         tokenizer = Tokenizer(folder)
-        loading = asyncio.to_thread(_engine, folder, config)
+        loading = asyncio.to_thread(_engine, folder, config, backend)
         if where:  # a run may never need a tokenizer; people need it at once, and it takes as long as the model
             engine, _ = await asyncio.gather(loading, asyncio.to_thread(tokenizer.load))
         else:
@@ -102,8 +104,8 @@ def app_of(service: Service, subscriber: Subscriber | None, api_key: str | None)
     return server_app([*routes, *description_routes(routes)], api_key)
 
 
-def _engine(folder: Path, config: EngineConfig) -> ServedEngine:
-    engine = ServedEngine(load_for_engine(folder, config), config, _detokeniser(folder))
+def _engine(folder: Path, config: EngineConfig, backend: Backend) -> ServedEngine:
+    engine = ServedEngine(load_for_engine(folder, config, backend), config, _detokeniser(folder))
     engine.warm_up()
     return engine
 

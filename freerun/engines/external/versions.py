@@ -8,8 +8,7 @@ import torch
 
 from freerun.core import EngineError
 from freerun.core.reports import WeightsHandle
-from freerun.models.checkpoint import save_tensors
-from freerun.models.decoder import Decoder
+from freerun.models.checkpoint import empty_decoder, save_tensors
 from freerun.models.shape import Shape
 from freerun.weights.base import Subscriber
 
@@ -22,8 +21,7 @@ class VersionFolders:
         self._scratch = scratch
         self._shape = shape
         self._dtype: torch.dtype = getattr(torch, dtype)
-        with torch.device("meta"):
-            self._sizes = {name: parameter.shape for name, parameter in Decoder(shape).named_parameters()}
+        self._sizes = {name: parameter.shape for name, parameter in empty_decoder(shape).named_parameters()}
 
     def write(self, handle: WeightsHandle, subscriber: Subscriber) -> Path:
         """Raises WeightsError, and EngineError for tensors of another model. What is returned is complete, and the

@@ -1,4 +1,5 @@
-"""Runs steps on a CPU, in plain torch: the decoder, paged attention, one sampled token a sequence."""
+"""Runs steps in plain torch, on a CPU, or on a GPU with a decoder that is not ours: the decoder, paged attention, one
+sampled token a sequence, or as many as were guessed."""
 
 import torch
 
@@ -11,7 +12,7 @@ from freerun.engines.embedded.shaping import sample_rows
 from freerun.models.decoder import Decoder
 
 
-class CpuRunner:
+class PlainRunner:
     burst = 1
     guesses = 16
     ahead = False
@@ -20,14 +21,16 @@ class CpuRunner:
 
     def __init__(self, decoder: Decoder, blocks: int, block_tokens: int) -> None:
         self._decoder = decoder
-        self._cache = Cache(decoder.shape, blocks, block_tokens, decoder.embed.weight.dtype)
+        self._device = decoder.embed.weight.device
+        self._cache = Cache(blocks, block_tokens)
 
     @torch.inference_mode()
     def launch(self, step: Step) -> LaunchedStep:
         self._cache.copy(step.copies)
-        tokens = torch.tensor([token for chunk in step.chunks for token in chunk.tokens])
-        positions = torch.tensor([position for chunk in step.chunks for position in range(chunk.start, chunk.end)])
-        hidden = self._decoder(tokens, positions, PagedAttention(self._cache, step.chunks))
+        tokens = [token for chunk in step.chunks for token in chunk.tokens]
+        positions = [position for chunk in step.chunks for position in range(chunk.start, chunk.end)]
+        both = torch.tensor([tokens, positions], device=self._device)
+        hidden = self._decoder(*both, PagedAttention(self._cache, step.chunks, self._device))
         sampling: list[tuple[Sequence, Chunk]] = []
         rows: list[int] = []
         end = 0
