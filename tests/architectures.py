@@ -58,9 +58,10 @@ def raw_config(family: str, **changes: Any) -> dict[str, Any]:
 def random_decoder(family: str, seed: int = 0, dtype: torch.dtype = torch.float32, **changes: Any) -> BorrowedDecoder:
     """Its norms and biases are random, too."""
     decoder = random_borrowed(shape_of(raw_config(family, **changes), backend="transformers"), seed, dtype)
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in decoder.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.15)
+            parameter.add_(torch.randn(parameter.shape, generator=generator, dtype=dtype) * 0.15)
     return decoder
 
 
@@ -70,14 +71,21 @@ def random_folder(family: str, folder: Path, seed: int = 0, dtype: torch.dtype =
     return folder
 
 
-TRAINED = (
+def _known(*families: str) -> list[str]:
+    """Older versions of transformers lack some."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    return [family for family in families if family in CONFIG_MAPPING]
+
+
+TRAINED = _known(
     *("llama", "mistral", "gemma", "gemma2", "gemma3_text", "phi", "phi3", "glm", "glm4", "olmo2", "olmo3", "granite"),
     *("cohere", "cohere2", "starcoder2", "stablelm", "smollm3", "nemotron", "gpt_neox", "gpt2", "opt", "deepseek_v3"),
     *("gpt_oss", "mixtral", "qwen3_moe", "olmoe"),
 )
-PACKED = (
+PACKED = _known(
     *TRAINED,
     *("qwen2", "qwen3", "olmo", "arcee", "apertus", "helium", "persimmon", "seed_oss", "hunyuan_v1_dense", "ernie4_5"),
     *("exaone4", "biogpt", "bitnet", "vaultgemma", "diffllama", "ministral", "ministral3", "jais2", "deepseek_v2"),
-    *("glm4_moe", "dots1", "qwen2_moe", "granitemoe", "phimoe", "flex_olmo", "gpt_bigcode", "cwm"),
+    *("glm4_moe", "dots1", "qwen2_moe", "granitemoe", "phimoe", "flex_olmo", "cwm"),
 )

@@ -59,10 +59,10 @@ WARM_UP = (
 )
 REGIME = (
     "control.groups_per_step=16", "rollout.group_size=16", "train.minibatches=4", "train.warmup_steps=10",
-    "train.decay_steps=0", "train.entropy.coef=0",
+    "train.decay_steps=0", "train.entropy.coef=0", "train.betas=[0.9, 0.95]",
 )  # fmt: skip
-"""What differs from the demo: the paper's four minibatches and its constant learning rate; half as many groups; each
-objective's own corrections, and nothing for entropy."""
+"""What differs from the demo: the paper's four minibatches, its constant learning rate and its β₂; half as many groups;
+each objective's own corrections, and nothing for entropy."""
 WARM = 0.4
 """The share of answers that should be right when reinforcement learning begins."""
 CHECK_EVERY, CHECKED = 5, 256

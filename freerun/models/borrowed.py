@@ -107,15 +107,20 @@ def load_borrowed(folder: Path, shape: Shape, dtype: torch.dtype, device: str) -
 
 def random_borrowed(shape: Shape, seed: int = 0, dtype: torch.dtype = torch.float32) -> BorrowedDecoder:
     """Weights as the architecture begins with them."""
-    torch.manual_seed(seed)
-    make = partial(AutoModelForCausalLM.from_config, config_of(shape.raw))
-    return BorrowedDecoder(_quietly(make, shape, dtype), shape)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return _made(shape, dtype)
 
 
 def empty_borrowed(shape: Shape) -> BorrowedDecoder:
     """On the meta device: no weights."""
     with torch.device("meta"):
-        return random_borrowed(shape)
+        return _made(shape, torch.float32)
+
+
+def _made(shape: Shape, dtype: torch.dtype) -> BorrowedDecoder:
+    make = partial(AutoModelForCausalLM.from_config, config_of(shape.raw))
+    return BorrowedDecoder(_quietly(make, shape, dtype), shape)
 
 
 def _quietly(make: Any, shape: Shape, dtype: torch.dtype) -> PreTrainedModel:

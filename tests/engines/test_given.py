@@ -101,7 +101,7 @@ async def test_a_vllm_server_with_another_model(model: Path) -> None:
     async with server(**vllm(TINY | {"num_hidden_layers": 3})) as url:
         assert "another model than model.path (layers 3, not 2): serve that one" in await refusal(model, url)
     async with server(**vllm(TINY | {"model_type": "gemma"})) as url:
-        assert "another model than model.path (model_type 'gemma'" in await refusal(model, url)
+        assert "another model than model.path (family gemma, not qwen3)" in await refusal(model, url)
 
 
 async def test_a_vllm_server_that_does_not_see_the_model(model: Path) -> None:

@@ -49,7 +49,7 @@ async def explained(folder: Path, *overrides: str) -> tuple[Path, str]:
 async def test_a_slow_judge_is_named_and_the_advice_makes_the_run_faster(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLEEPS)
     judge = f"reward.judge={tmp_path / 'slow.py'}:judge"
-    run, said = await explained(tmp_path, judge, "reward.workers=1", "control.steps=8", "name=slow")
+    run, said = await explained(tmp_path, judge, "reward.workers=1", FAST, "name=slow")
     assert "bottleneck: judging" in said
     advised = re.search(r"-> (reward\.workers=(\d+)): an answer takes \d+(\.\d)? ms, mostly waiting", said)
     assert advised, said

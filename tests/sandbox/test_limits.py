@@ -109,7 +109,7 @@ def test_unmapped_memory_and_unwaited_children_count(counting: Sandbox) -> None:
 
 def test_memory_that_processes_share_counts_once(counting: Sandbox) -> None:
     program = "import os, time\nx = bytearray(b'x') * (60 << 20)\nfor _ in range(6):\n    if not os.fork(): break\n"
-    result = counting.run_script([f"{program}time.sleep(0.2)"], limits=Limits(cpu_s=2, wall_s=8, memory_mb=256))
+    result = counting.run_script([f"{program}time.sleep(0.2)"], limits=Limits(cpu_s=2, wall_s=8, memory_mb=320))
     assert (result.ending, result.exit_code) == (Ending.EXITED, 0)
 
 

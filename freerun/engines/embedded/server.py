@@ -104,7 +104,7 @@ def app_of(service: Service, subscriber: Subscriber | None, api_key: str | None)
     return server_app([*routes, *description_routes(routes)], api_key)
 
 
-def _engine(folder: Path, config: EngineConfig, backend: Backend) -> ServedEngine:
+def _engine(folder: Path, config: EngineConfig, backend: Backend = "auto") -> ServedEngine:
     engine = ServedEngine(load_for_engine(folder, config, backend), config, _detokeniser(folder))
     engine.warm_up()
     return engine
