@@ -17,7 +17,7 @@ from freerun.engines.embedded.sequence import EndedAnswer
 from freerun.models.attention import PackedAttention
 from freerun.models.borrowed import check_packing
 from freerun.models.checkpoint import load_decoder, save_decoder
-from freerun.models.shape import read_shape
+from freerun.models.shape import read_shape, shape_of
 from freerun.models.weight_files import check_weights
 from tests.architectures import PACKED, random_decoder, random_folder
 from tests.engines.test_embedded import SAMPLING, recomputed, run
@@ -132,3 +132,24 @@ def test_whose_code_it_is(tmp_path: Path) -> None:
             for decoder in (load_decoder(llama), load_decoder(llama, backend="transformers"))
         )
     torch.testing.assert_close(own, borrowed, atol=1e-5, rtol=1e-5)
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, "rope_theta": 10_000.0}
+LONG = YARN | {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+
+
+@pytest.mark.parametrize(
+    ("family", "change", "positions"),
+    [
+        ("qwen3", {"rope_parameters": YARN}, 512),
+        ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10_000.0}}, 512),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1}, 512),
+        ("phi3", {"rope_parameters": LONG, "original_max_position_embeddings": 128}, 128),
+    ],
+)
+def test_what_our_code_lacks_goes_to_theirs(family: str, change: dict[str, Any], positions: int) -> None:
+    """Where frequencies depend on the longest sequence of a pass, positions end before that begins."""
+    decoder = random_decoder(family, **change)
+    check_packing(decoder)
+    assert shape_of(decoder.shape.raw).backend == "transformers"
+    assert decoder.shape.max_positions == positions
