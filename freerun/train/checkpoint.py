@@ -10,6 +10,8 @@ own part, for the same ranks alone (`apart.py`). The random state is the first r
 they are the configuration's.
 """
 
+import errno
+import os
 import pickle
 import random
 import shutil
@@ -24,7 +26,8 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
@@ -36,6 +39,17 @@ from freerun.train.protocol import Written
 from freerun.train.ranks import ALONE, Ranks
 
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+
+
+class _WriterWithRoom(FileSystemWriter):
+    """Refuses what there is no room for before it writes: a disk that is full, be it for a moment, fails whatever else
+    of the run writes then."""
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Any:
+        needed = sum(item.tensor_storage_size() or 0 for item in plan.items)
+        if needed > shutil.disk_usage(self.path).free:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+        return super().write_data(plan, planner)
 
 
 class NotWritten(TrainerError):
@@ -69,14 +83,16 @@ class CheckpointWriter:
             keepers = find_keepers(folder, self._ranks)
             if any(keepers):
                 return self._begin_apart(learner, folder, keepers, control)
-        written = async_save(_state(learner), checkpoint_id=unfinished, process_group=self._ranks.aside)
+        writer = _WriterWithRoom(unfinished)
+        written = async_save(_state(learner), storage_writer=writer, process_group=self._ranks.aside)
         complete = partial(self._complete, checkpoint_folder, version, unfinished, written, control)
         self._going = self._thread.submit(self._timed, version, complete)
         return []
 
     def _begin_apart(self, learner: Learner, folder: Path, keepers: list[int], control: str) -> list[str]:
         parts = Parts(CheckpointFolder(folder), learner.version, keepers, self._ranks)
-        written = async_save(shares(_state(learner)), checkpoint_id=parts.begin(), no_dist=True)
+        writer = _WriterWithRoom(parts.begin())
+        written = async_save(shares(_state(learner)), storage_writer=writer, no_dist=True)
         complete = partial(parts.complete, written, control, self._keep)
         self._going = self._thread.submit(self._timed, learner.version, complete)
         told, self._told = self._told, True
