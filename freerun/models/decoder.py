@@ -34,7 +34,7 @@ class Reading(NamedTuple):
     @property
     def is_masked(self) -> bool:
         """Whether it is more than causal attention."""
-        return self[1:] != (None, None, None)
+        return any(part is not None for part in self[1:])
 
 
 USUAL = Reading()

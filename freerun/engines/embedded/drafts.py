@@ -62,7 +62,7 @@ class _Text:
 
 
 class Drafts:
-    """Of all answers that are being written, and of those that were."""
+    """Guesses for all answers that are being written, by those texts and by what was answered earlier."""
 
     def __init__(self) -> None:
         self._of: dict[Sequence, Texts] = {}
