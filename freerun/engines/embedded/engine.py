@@ -20,7 +20,8 @@ from freerun.core.reports import UpdateReport
 from freerun.engines.base import Sampling
 from freerun.engines.config import EngineConfig, OnUpdate
 from freerun.engines.embedded.blocks import Blocks
-from freerun.engines.embedded.drafts import Source
+from freerun.engines.embedded.drafts import Drafts, Source
+from freerun.engines.embedded.guess_pace import GuessPace
 from freerun.engines.embedded.latency import Latencies
 from freerun.engines.embedded.launched_step import LaunchedStep
 from freerun.engines.embedded.memory import cache_tokens
@@ -46,8 +47,13 @@ class Runner(Protocol):
     """Whether steps sample one token: somebody waits for the next to end. A runner that can do no other ignores it."""
     guesses: int
     """Most guesses of one answer that a step can check."""
-    waited_s: float
-    """How long the host has waited for the device, since the start."""
+    guessing_rows: int
+    """Most rows of a step in which it guesses by itself; 0: it cannot."""
+
+    @property
+    def waited_s(self) -> float:
+        """How long the host has waited for the device, since the start."""
+        ...
 
     def launch(self, step: Step) -> LaunchedStep: ...
 
@@ -66,10 +72,13 @@ class EmbeddedEngine:
         self.on_update: OnUpdate = config.on_update
         size = config.block_tokens
         self._blocks = Blocks(max(cache_tokens(decoder, config) // size, 1), size)
+        self._drafts = Drafts()
         self._runner = self._runner_for(decoder, on_gpu)
         runner = self._runner
         self._scheduler = Scheduler(self._blocks, config.max_running, config.step_tokens, runner.burst, runner.ahead)
-        self._speculation = Speculation(runner.guesses if guesses else 0)
+        self._guesses = guesses
+        self._speculation = Speculation(runner.guesses if guesses else 0, self._drafts)
+        self._guess_pace = GuessPace()
         self._launched = LaunchedStep.none()
         self._ended: list[tuple[str, EndedAnswer]] = []
         """Answers that ended when somebody else than `step` had to wait for what was under way."""
@@ -93,7 +102,7 @@ class EmbeddedEngine:
             return PlainRunner(decoder, blocks.count, blocks.block_tokens)
         from freerun.engines.embedded.gpu import GpuRunner  # needs Triton
 
-        return GpuRunner(decoder, blocks.count, blocks.block_tokens, config.max_running, config.burst)
+        return GpuRunner(decoder, blocks.count, blocks.block_tokens, config.max_running, config.burst, self._drafts)
 
     @property
     def has_work(self) -> bool:
@@ -130,12 +139,12 @@ class EmbeddedEngine:
     @property
     def guessed(self) -> Counter[Source]:
         """Tokens that were guessed, by where from."""
-        return self._speculation.guessed
+        return self._drafts.guessed
 
     @property
     def right(self) -> Counter[Source]:
         """Guesses that were right."""
-        return self._speculation.right
+        return self._drafts.right
 
     @property
     def reused_tokens(self) -> int:
@@ -169,7 +178,8 @@ class EmbeddedEngine:
             check_extras(sampling.extras, stops, shape.vocab_size)
         request = Request(id, prompt, sampling, n, stops=stops, asked_s=asked_s or time.monotonic())
         self._requests[id] = self._scheduler.submit(request)
-        self._speculation.begin(self._requests[id])
+        if self._guesses:
+            self._drafts.begin(self._requests[id])
         self.prompt_tokens += len(prompt)
         if sampling.extras:
             self._special.add(id)
@@ -200,20 +210,34 @@ class EmbeddedEngine:
     def step(self) -> list[tuple[str, EndedAnswer]]:
         """Launch a step, then see to the one before; the answers that ended with that. While new weights are on their
         way nothing is left under way: they would wait for it."""
-        ahead = self._runner.ahead and not self._runner.short
+        start_s, tokens = time.monotonic(), self.tokens
+        guessing = self._is_guessing()
+        ahead = self._runner.ahead and not self._runner.short and not guessing
         if not ahead:
             self._ended += self._wait()
-        start_s = time.monotonic()
-        guesses = self._speculation.plan([] if ahead or self._special else self._scheduler.sampling)
+        guesses = self._speculation.plan([] if self._runner.ahead or self._special else self._scheduler.sampling)
         step = self._scheduler.schedule(guesses)
+        step.guessing = guessing and step.only_samples and 0 < len(step.chunks) <= self._runner.guessing_rows
         before, self._launched = self._launched, self._runner.launch(step) if step.chunks else LaunchedStep.none()
         ended, self._ended = self._ended + self._postprocess(before), []
-        if ahead:
-            return ended
-        ended += self._wait()
+        if not ahead:
+            ended += self._wait()
         if step.only_samples:
-            self._speculation.took(len(step.chunks), time.monotonic() - start_s)
+            self._took(step, self.tokens - tokens, time.monotonic() - start_s)
         return ended
+
+    def _is_guessing(self) -> bool:
+        """Whether the runner is to guess, if all that the next step does is to sample."""
+        few = self._guesses and 0 < self.running <= self._runner.guessing_rows and not self.waiting
+        return few and not self._runner.short and not self._special and self._guess_pace.wanted(self.running)
+
+    def _took(self, step: Step, tokens: int, seconds: float) -> None:
+        """A step in which nobody did anything but sample."""
+        rows = len(step.chunks)
+        if not self._runner.ahead:
+            self._speculation.took(rows, seconds)
+        elif 0 < rows <= self._runner.guessing_rows and not self._runner.short:
+            self._guess_pace.saw(rows, step.guessing, tokens, seconds)
 
     def _wait(self) -> list[tuple[str, EndedAnswer]]:
         """Wait for what is under way."""
@@ -277,7 +301,7 @@ class EmbeddedEngine:
 
     def _over(self, sequence: Sequence, reason: FinishReason) -> None:
         self._scheduler.end(sequence, reason)
-        self._speculation.end(sequence)
+        self._drafts.end(sequence)
 
     def _forget_special(self, id: str) -> None:
         if id in self._special:

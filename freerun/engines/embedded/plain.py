@@ -15,6 +15,7 @@ from freerun.models.decoder import Decoder
 class PlainRunner:
     burst = 1
     guesses = 16
+    guessing_rows = 0
     ahead = False
     waited_s = 0.0
     short = True

@@ -28,6 +28,8 @@ class Step:
     copies: list[tuple[int, int]] = field(default_factory=list)
     prompts: set[str] = field(default_factory=set)
     guesses: Mapping[Sequence, list[int]] = field(default_factory=dict)
+    guessing: bool = False
+    """Whether the runner is to guess by itself."""
 
     @property
     def only_samples(self) -> bool:
