@@ -262,17 +262,65 @@ def bench_mps(
 
 @bench.command("staleness")
 def bench_staleness(
-    etas: Annotated[str, typer.Option(help="Ages of the data, in versions.")] = "0,1,4,16",
+    settings: Settings = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="A model's folder, or its name on the hub; without it: the demo's, made on the spot."),
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            help="reverse (the demo's), chain_sum, chain_sum-hard or gsm8k. Without it: reverse, or chain_sum-hard "
+            "where there is a model.",
+            show_default=False,
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="For gsm8k: a folder with train.jsonl and test.jsonl, instead of the hub.", show_default=False
+        ),
+    ] = None,
+    etas: Annotated[str, typer.Option("--etas", "--eta", help="Ages of the data, in versions.")] = "0,1,4,16",
+    objectives: Annotated[
+        str, typer.Option(help="ppo (plain), paper (decoupled PPO as published), freerun (ours, with distance).")
+    ] = "ppo,paper,freerun",
     seeds: Annotated[int, typer.Option(help="Runs of each kind.", min=1)] = 3,
-    steps: Annotated[int, typer.Option(help="Training steps of each run.", min=1)] = 150,
-    lr: Annotated[float, typer.Option(help="Learning rate.")] = 3e-4,
-    out: Annotated[Path, typer.Option(help="The picture, an SVG.")] = Path("runs/staleness.svg"),
-    json_only: Annotated[bool, typer.Option("--json", help="Print the JSON line only.")] = False,
+    steps: Annotated[
+        int | None, typer.Option(help="Training steps of each run: 80 to 150, by the task.", min=1, show_default=False)
+    ] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="Learning rate: 3e-4 for reverse, 2e-5 for others.", show_default=False)
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            help="Runs side by side: 4 on a GPU, which a small model leaves mostly idle; one for each core of a CPU.",
+            min=1,
+            show_default=False,
+        ),
+    ] = None,
+    within: Annotated[
+        float | None,
+        typer.Option(help="Begin no run after so many seconds; the same command goes on later.", show_default=False),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(help="The sweep's folder. Runs that are there already are not run again.")
+    ] = Path("runs/staleness"),
+    json_only: JsonOnly = False,
 ) -> None:
-    """Learning on data held at an age of η versions: plain PPO against decoupled PPO, on the demo's task."""
-    from freerun.bench.staleness import bench_staleness, parse_etas
+    """Learning on data held at an age of η versions: plain PPO against decoupled PPO, the paper's and ours."""
+    from freerun.bench import staleness
 
-    run_to_end(bench_staleness(parse_etas(etas), list(range(seeds)), steps, lr, out, json_only), lambda: "stopped")
+    sweep = staleness.sweep_of(task, model, data, steps, lr, settings or [])
+    asked = staleness.Asked(
+        staleness.parse_etas(etas),
+        staleness.parse_objectives(objectives),
+        list(range(seeds)),
+        workers or staleness.workers_here(),
+        within or float("inf"),
+    )
+    run_to_end(staleness.bench_staleness(sweep, asked, out, json_only), lambda: "stopped")
 
 
 @bench.command("gateway")
