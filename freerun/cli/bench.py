@@ -38,7 +38,7 @@ Settings = Annotated[
     ),
 ]
 OnUpdate = Annotated[
-    Literal["recompute", "keep"],
+    Literal["recompute", "keep", "auto"],
     typer.Option(help="Whether new weights rebuild the cache of running answers."),
 ]
 JsonOnly = Annotated[bool, typer.Option("--json", help="Print the JSON line only; the table goes to stderr.")]
@@ -116,6 +116,36 @@ def bench_interrupt(
     work = Work.here(model, groups, slots, longest, settings or [])
     steps = steps or (6 if work.on_gpu else 4)
     run_to_end(bench_interrupt(work, max_staleness, steps, on_update, json_only), lambda: "stopped")
+
+
+@bench.command("update")
+def bench_update(
+    settings: Settings = None,
+    max_staleness: Annotated[int, typer.Option(help="The staleness bound η.", min=1)] = 4,
+    model: Model = None,
+    groups: Groups = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            help="Measured steps of each, at least η + 3: 6 on a GPU, 4 on a CPU.",
+            min=1,
+            show_default=False,
+        ),
+    ] = None,
+    slots: Slots = None,
+    longest: Longest = None,
+    json_only: JsonOnly = False,
+) -> None:
+    """New weights: keep the caches of running answers, rebuild them, or choose for each; by effective tokens a second.
+
+    How far weights move between versions decides what a kept cache is worth: train.lr=1e-4 moves them further.
+    """
+    from freerun.bench.update import bench_update
+    from freerun.bench.work import Work
+
+    work = Work.here(model, groups, slots, longest, settings or [])
+    steps = steps or (6 if work.on_gpu else 4)
+    run_to_end(bench_update(work, max_staleness, steps, json_only), lambda: "stopped")
 
 
 @bench.command("engine")

@@ -151,6 +151,9 @@ class CacheChoice:
     kept: int = 0
     rebuilt: int = 0
     """Answers, counted again at every update."""
+    last_kept: int = 0
+    last_rebuilt: int = 0
+    """At the last update."""
     measuring_s: float = 0.0
     began_s: float | None = None
     _probing: bool = False
@@ -164,8 +167,9 @@ class CacheChoice:
         if len(chosen) > len(sequences) - PROBES:
             long_enough = [one for one in sequences if self._left(one) > ENOUGH] or sequences
             chosen -= set(sorted(long_enough, key=gains.__getitem__)[:PROBES])
-        self.rebuilt += len(chosen)
-        self.kept += len(sequences) - len(chosen)
+        self.last_rebuilt, self.last_kept = len(chosen), len(sequences) - len(chosen)
+        self.rebuilt += self.last_rebuilt
+        self.kept += self.last_kept
         self._probing = len(chosen) < len(sequences)
         return chosen
 

@@ -9,6 +9,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Protocol
 
@@ -376,4 +377,9 @@ class EmbeddedEngine:
         self.version = version
         self.expect_update(True)
         self._swapped_s, self._tokens_at_swap = time.monotonic(), self.tokens
-        return UpdateReport(version, time.monotonic() - started_s, lost)
+        report = UpdateReport(version, time.monotonic() - started_s, lost)
+        if (on_update or self.on_update) != "auto":
+            return report
+        choice = self.cache_choice
+        kept, rebuilt = choice.last_kept, choice.last_rebuilt
+        return replace(report, kept_caches=kept, rebuilt_caches=rebuilt, cache_error=choice.error.mean)
