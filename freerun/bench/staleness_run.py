@@ -46,11 +46,13 @@ OBJECTIVES = {
     "ppo": "plain PPO",
     "paper": "decoupled PPO",
     "freerun": "with distance",
+    "down": "distance, down",
 }
 CHANGES = {
     "ppo": ("train.objective=ppo",),
     "paper": ("train.objective=decoupled_ppo", "train.corrections=[token]"),
-    "freerun": ("train.objective=decoupled_ppo",),
+    "freerun": ("train.objective=decoupled_ppo", "train.corrections=[token, distance]"),
+    "down": ("train.objective=decoupled_ppo", "train.corrections=[token, {name: distance, side: down}]"),
 }
 CHECK_EVERY, CHECKED = 5, 256
 """In the warm-up: supervised steps, and tasks to look at."""

@@ -313,7 +313,11 @@ def bench_staleness(
     ] = None,
     etas: Annotated[str, typer.Option("--etas", "--eta", help="Ages of the data, in versions.")] = "0,1,4,16",
     objectives: Annotated[
-        str, typer.Option(help="ppo (plain), paper (decoupled PPO as published), freerun (ours, with distance).")
+        str,
+        typer.Option(
+            help="ppo (plain), paper (decoupled PPO as published), freerun (with distance), down (distance of pushes "
+            "down alone)."
+        ),
     ] = "ppo,paper,freerun",
     seeds: Annotated[int, typer.Option(help="Runs of each kind.", min=1)] = 3,
     steps: Annotated[
