@@ -93,9 +93,9 @@ class Prepared:
         return TaskStream(self.tasks, seed=self.config.seed, shuffle=self.config.data.shuffle, epochs=epochs)
 
 
-def prepare(config: RunConfig, origins: Origins, rollout: Rollout | None = None) -> Prepared:
-    """For `train`: also that a batch can be filled, and that the run fits the model and the machine. `rollout` is one
-    that is at hand already; else the configuration's is loaded."""
+def prepare(config: RunConfig, origins: Origins, rollout: Rollout | None = None, planned: bool = True) -> Prepared:
+    """For `train`: also that a batch can be filled, and that the run fits the model and the machine, unless it is not
+    `planned`. `rollout` is one that is at hand already; else the configuration's is loaded."""
     check_launcher(config)
     own, guests = rollout or load_own(config.rollout), load_guests(config.observers)
     prepared = _load(config, origins, own)
@@ -103,7 +103,8 @@ def prepare(config: RunConfig, origins: Origins, rollout: Rollout | None = None)
     config.reward.check()
     config.reward.check_tasks(prepared.tasks + prepared.held_out)
     check_batch(config, prepared.tasks)
-    _check_plan(prepared, RunKind.TRAIN, evaluates=bool(config.evaluate.every))
+    if planned:
+        _check_plan(prepared, RunKind.TRAIN, evaluates=bool(config.evaluate.every))
     return prepared
 
 

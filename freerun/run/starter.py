@@ -165,4 +165,4 @@ async def _ready(child: Child, host: Host) -> str:
 
 
 def _how_sampled(config: RunConfig) -> HowSampled:
-    return HowSampled(config.rollout.top_k, config.rollout.top_p, config.engine.on_update == "keep")
+    return HowSampled(config.rollout.top_k, config.rollout.top_p, config.engine.on_update in ("keep", "auto"))

@@ -72,6 +72,18 @@ def test_interrupt_compares_what_an_update_does_to_answers() -> None:
     assert record["ratio"] == pytest.approx(interrupted["tokens_per_s"] / finished["tokens_per_s"])
 
 
+def test_update_compares_what_becomes_of_caches() -> None:
+    """Effective tokens are tokens times effective samples; only the engine's choice has a share of kept caches."""
+    printed, record = bench("update", "--max-staleness", "1", *SMALLER, "train.lr=1e-3")
+    assert "auto has" in printed
+    assert [run["on_update"] for run in record["runs"]] == ["keep", "recompute", "auto", "auto", "recompute", "keep"]
+    for run in record["runs"]:
+        assert 0 < run["effective_samples"] <= 1
+        assert run["on_update"] == "auto" or run["kept_caches"] == 0
+        assert run["on_update"] != "keep" or run["recomputed_tokens"] == 0
+    assert record["effective_per_s"].keys() == {"keep", "recompute", "auto"}
+
+
 def test_packing_compares_micro_batches() -> None:
     printed, record = bench("packing", "--tokens", "700", "--longest", "100", "--steps", "1")
     assert "times 32 micro-batches, padded" in printed

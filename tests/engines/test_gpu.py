@@ -25,7 +25,7 @@ from freerun.engines.embedded.fused import DecodeAttention, DeviceCache, FusedDe
 from freerun.engines.embedded.prefill_layout import PrefillBatch, PrefillCapacity
 from freerun.engines.embedded.sampler import truncated
 from freerun.engines.embedded.sampling_slots import Slots
-from freerun.engines.embedded.sequence import Chunk
+from freerun.engines.embedded.sequence import Chunk, Sequence
 
 HEADS = [(16, 8, 128), (12, 2, 128), (9, 3, 64), (4, 4, 16)]
 SHAPE: dict[str, Any] = {
@@ -319,6 +319,55 @@ def test_weights_swapped_mid_answer_many_times() -> None:
             at = [i for i, v in enumerate(completion.versions) if v == version]
             expected = recomputed(plain[version], prompts[id], completion.tokens)[at]
             assert (torch.tensor(completion.logprobs)[at] - expected).abs().max() < 2e-3
+
+
+def test_some_caches_of_a_group_are_rebuilt_and_others_kept() -> None:
+    """Each update rebuilds half of the answers; what they sample up to the next one is what a recompute gives."""
+    from tests.engines.test_embedded import recomputed
+
+    versions = [decoder(seed, torch.float32) for seed in range(5)]
+    config = EngineConfig(cache_tokens=16_384, max_running=24, on_update="auto")
+    engine = EmbeddedEngine(decoder(0, torch.float32), config.on("cuda", burst=4, step_tokens=1_000, block_tokens=16))
+    dice, rebuilt = random.Random(0), dict[int, set[tuple[str, int]]]()
+
+    def choose(policy: str, version: int) -> set[Sequence]:
+        chosen = {one for one in engine._scheduler.running if dice.random() < 0.5}
+        rebuilt[version] = {(one.request.id, one.index) for one in chosen}
+        return chosen
+
+    engine._rebuilt = choose  # type: ignore[method-assign]
+    prompts = {str(i): [dice.randrange(2, 512) for _ in range(dice.randrange(1, 150))] for i in range(5)}
+    for id, prompt in prompts.items():
+        engine.submit(id, prompt, Sampling(max_new_tokens=600, seed=int(id), ignore_eos=True), 4)
+    done = run(engine, versions)
+    assert len(done) == 20
+    assert engine.version == 4
+    assert engine.free_blocks == engine._blocks.count
+    plain, kept, checked = [version.cpu() for version in versions], [], 0
+    for key, completion in done.items():
+        for version in set(completion.versions) - {0}:
+            at = [i for i, v in enumerate(completion.versions) if v == version]
+            expected = recomputed(plain[version], prompts[key[0]], completion.tokens)[at]
+            apart = (torch.tensor(completion.logprobs)[at] - expected).abs()
+            if key in rebuilt[version]:
+                assert apart.max() < 2e-3
+                checked += 1
+            else:
+                kept.append(apart.mean().item())
+    assert checked > 10
+    assert max(kept) > 1e-2
+
+
+def test_the_error_of_kept_caches_is_measured() -> None:
+    config = EngineConfig(cache_tokens=16_384, max_running=24, on_update="auto")
+    engine = EmbeddedEngine(decoder(0, torch.bfloat16), config.on("cuda", burst=4, block_tokens=16))
+    engine.submit("a", [3, 4, 5] * 20, Sampling(max_new_tokens=600, ignore_eos=True), 12)
+    run(engine, [decoder(seed, torch.bfloat16) for seed in range(5)])
+    choice = engine.cache_choice
+    assert choice.error.tokens >= 8
+    assert choice.error.mean > 1e-2
+    assert choice.pace.read_cost is not None
+    assert choice.kept > 0
 
 
 def test_an_answer_does_not_depend_on_its_company_or_the_burst() -> None:

@@ -8,7 +8,8 @@ what is under way, so it can never overlap a forward pass.
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Protocol
 
@@ -20,12 +21,14 @@ from freerun.core.reports import UpdateReport
 from freerun.engines.base import Sampling
 from freerun.engines.config import EngineConfig, OnUpdate
 from freerun.engines.embedded.blocks import Blocks
+from freerun.engines.embedded.cache_choice import ENOUGH, CacheChoice
 from freerun.engines.embedded.drafts import Drafts, Source
 from freerun.engines.embedded.guess_pace import GuessPace
 from freerun.engines.embedded.latency import Latencies
 from freerun.engines.embedded.launched_step import LaunchedStep
 from freerun.engines.embedded.memory import cache_tokens
 from freerun.engines.embedded.plain import PlainRunner
+from freerun.engines.embedded.recomputed import recomputed_logprobs
 from freerun.engines.embedded.scheduler import Scheduler, Step
 from freerun.engines.embedded.sequence import EndedAnswer, Request, Sequence
 from freerun.engines.embedded.shaping import check_extras
@@ -95,6 +98,9 @@ class EmbeddedEngine:
         """From the last swap of weights to the end of the first step that sampled with them, rebuilding included."""
         self._swapped_s: float | None = None
         self._tokens_at_swap = 0
+        self.cache_choice = CacheChoice()
+        """Which caches outlive an update, under `auto`; and what it goes by."""
+        self._read_before = self._sampling_steps = 0
 
     def _runner_for(self, decoder: Decoder, on_gpu: bool) -> Runner:
         blocks, config = self._blocks, self._config
@@ -198,6 +204,7 @@ class EmbeddedEngine:
         self._blocks.forget()
         self.tokens = self.prompt_tokens = 0
         self.latencies = Latencies()
+        self.cache_choice = CacheChoice()
 
     def cancel(self, id: str) -> None:
         """End what is left of a request; its unfinished answers are never reported."""
@@ -262,6 +269,8 @@ class EmbeddedEngine:
             self.tokens += new
             if reason:
                 ended.append(self._end(sequence, reason))
+        self._note_pace(launched)
+        self._measure_an_old_cache()
         if self._swapped_s is not None and self.tokens > self._tokens_at_swap:
             self.first_token_after_update_s = self._landed_s - self._swapped_s
             self._swapped_s = None
@@ -289,6 +298,7 @@ class EmbeddedEngine:
 
     def _end(self, sequence: Sequence, reason: FinishReason) -> tuple[str, EndedAnswer]:
         self._over(sequence, reason)
+        self.cache_choice.lengths.add(len(sequence.tokens))
         self.latencies.ended(sequence, reason, self._landed_s)
         request = sequence.request
         if not request.unfinished:
@@ -317,6 +327,30 @@ class EmbeddedEngine:
         assert self._detokenise is not None
         tail = self._detokenise(tokens[-(max(len(text.encode(errors="replace")) for text in stop) + 4) :])
         return any(text in tail for text in stop)
+
+    def _rebuilt(self, policy: OnUpdate, version: Version) -> Container[Sequence]:
+        """Whose caches are to be rebuilt for that version."""
+        if policy == "auto":
+            return self.cache_choice.rebuild(self._scheduler.running, version - self.version)
+        return () if policy == "keep" else self._scheduler.running
+
+    def _note_pace(self, launched: LaunchedStep) -> None:
+        """What was read is counted when a step is scheduled; ahead of the host, that is one step before it lands."""
+        ahead = self._runner.ahead and not self._runner.short
+        before, self._read_before = self._read_before, self._scheduler.read_tokens
+        if launched.most:
+            self._sampling_steps += max(launched.most)
+            pace = self.cache_choice.pace
+            pace.tick(self._landed_s, before if ahead else self._read_before, self._sampling_steps, self.tokens)
+            if not self._scheduler.has_work:
+                pace.rest()
+
+    def _measure_an_old_cache(self) -> None:
+        choice, most_tokens = self.cache_choice, self._config.step_tokens
+        if one := choice.to_measure(self._scheduler.running, self.version, most_tokens, self._landed_s):
+            start_s = time.monotonic()
+            choice.measured(one, recomputed_logprobs(self._decoder, one, ENOUGH), time.monotonic() - start_s)
+            choice.pace.rest()
 
     def stage(self, fetch: Callable[[], Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
         """What `fetch` gives, on the engine's device: what takes time, done before the swap and beside the steps, on a
@@ -362,8 +396,14 @@ class EmbeddedEngine:
             torch._foreach_copy_([p.data for p in parameters.values()], [tensors[name] for name in parameters])
         if self._decoder.embed.weight.is_cuda:
             torch.cuda.synchronize()
-        lost = self._scheduler.new_weights(version, keep=(on_update or self.on_update) == "keep")
+        lost = self._scheduler.new_weights(version, self._rebuilt(on_update or self.on_update, version))
+        self.cache_choice.pace.rest()
         self.version = version
         self.expect_update(True)
         self._swapped_s, self._tokens_at_swap = time.monotonic(), self.tokens
-        return UpdateReport(version, time.monotonic() - started_s, lost)
+        report = UpdateReport(version, time.monotonic() - started_s, lost)
+        if (on_update or self.on_update) != "auto":
+            return report
+        choice = self.cache_choice
+        kept, rebuilt = choice.last_kept, choice.last_rebuilt
+        return replace(report, kept_caches=kept, rebuilt_caches=rebuilt, cache_error=choice.error.mean)
