@@ -14,7 +14,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO
 
@@ -202,7 +201,7 @@ def _at_hand(module: str, threads: str) -> Preloaded | None:
         return None
     environment = {**os.environ, **ENVIRONMENT, THREADS: threads}
     kept = frozenset(item for item in environment.items() if item[0].startswith(_READ_ON_IMPORT))
-    alike = module, kept, Path.cwd()
+    alike = module, kept
     there = _preloaded.get(alike)
     if there is None or (there.has_ended and not there.may_not_fork):
         there = _preloaded[alike] = Preloaded(module, {**environment, **_NO_THREADS})

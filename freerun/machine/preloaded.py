@@ -48,10 +48,13 @@ class Role:
     """Those that the child would have been started with."""
     environment: dict[bytes, bytes]
     """The whole of it. What libraries read there when they are imported cannot change any more."""
+    folder: str
+    """The working folder, where Python looks for modules, too."""
 
     @classmethod
     def of(cls, arguments: Sequence[str], environment: Mapping[str, str]) -> Self:
-        return cls(list(arguments), {os.fsencode(name): os.fsencode(value) for name, value in environment.items()})
+        encoded = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
+        return cls(list(arguments), encoded, os.getcwd())
 
     def message(self) -> bytes:
         encoded = msgspec.msgpack.encode(self)
@@ -183,6 +186,8 @@ def _become(announces: int) -> list[str]:
     os.environb.clear()
     os.environb.update(role.environment)
     os.environ[READY_FD] = str(announces)
+    sys.path[:] = [role.folder if entry == os.getcwd() else entry for entry in sys.path]
+    os.chdir(role.folder)
     seed_anew()
     with suppress(OSError, ValueError):
         _be_called([*sys.orig_argv[: sys.orig_argv.index(PRELOADED)], role.arguments[0]])

@@ -44,7 +44,7 @@ class Found:
     """What a child finds when it begins."""
 
     def __init__(self, said: str) -> None:
-        self.born_s, self.parent, self.environment, self.leads_a_session, self.folder = json.loads(said)
+        self.born_s, self.parent, self.environment, self.leads_a_session, self.folder, self.looks_in = json.loads(said)
 
 
 @asynccontextmanager
@@ -64,6 +64,7 @@ async def test_a_child_is_as_if_it_had_been_started(
     async with child(tmp_path) as (_, found):
         assert found.environment["TO_GO"] == "1"
     monkeypatch.delenv("TO_GO")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TO_COME", "é")
     async with child(tmp_path, "waits", "and more", OWN="2") as (one, found), child(tmp_path) as (_, other):
         assert found.born_s == other.born_s, "what it has imported was imported once"
@@ -71,7 +72,7 @@ async def test_a_child_is_as_if_it_had_been_started(
         assert {**os.environ, "TO_COME": "é", "OWN": "2"}.items() <= found.environment.items()
         assert not {"TO_GO", "OWN"} & other.environment.keys()
         assert found.leads_a_session
-        assert found.folder == str(Path.cwd())
+        assert found.folder == found.looks_in[0] == str(tmp_path)
         shown = Path(f"/proc/{one.process.pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
         assert shown == [os.fsencode(sys.executable), b"-m", PROGRAM.encode(), b"waits"], "by ps"
         assert not descriptors(one) & descriptors_of(found.parent), "it holds nothing that belongs to another"
