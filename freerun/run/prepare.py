@@ -16,6 +16,7 @@ from freerun.core.nouns import NOT_SAMPLED, VersionRuns
 from freerun.data.stream import TaskStream
 from freerun.data.tasks import load_tasks
 from freerun.machine.device import choose_device
+from freerun.machine.forking import expect_children
 from freerun.machine.machines import Machine
 from freerun.models.hub import find_model
 from freerun.models.shape import Shape, read_shape
@@ -33,6 +34,9 @@ from freerun.rollouts.template import template_of
 from freerun.run.guests import Guests, load_guests
 from freerun.run.identity import identity
 from freerun.run.ray import NO_RAY
+
+CHILD = "freerun.run.child"
+"""The program of engines and trainers."""
 
 
 @dataclass
@@ -206,6 +210,8 @@ def load_model(config: RunConfig, weights: bool = True) -> LoadedModel:
         check_weights(found.folder, shape)
     if found.is_of_hub:
         config = config.model_copy(update={"model": config.model.model_copy(update={"path": found.name})})
+    if config.launcher == "local":
+        expect_children(CHILD, config.resources.threads)  # while the rest is read
     tokenizer = load_tokenizer(found.folder)
     refuse_of_another_model(tokenizer, found.folder, shape.vocab_size)
     return LoadedModel(config, found.folder, shape, tokenizer)

@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -20,6 +21,7 @@ from freerun.bench.work import LARGE, SMALL, Work
 from freerun.cli.main import main
 from freerun.machine.mps import Mps
 from freerun.models.tiny import make_model
+from tests.typed import freerun
 
 ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
 SMALLER = ("--groups", "2", "--slots", "12", "--longest", "24", "--steps", "1", "resources.threads=1")
@@ -27,8 +29,8 @@ SMALLER = ("--groups", "2", "--slots", "12", "--longest", "24", "--steps", "1", 
 
 def bench(*arguments: str) -> tuple[str, dict[str, Any]]:
     """What it printed, and the JSON line."""
-    command = [sys.executable, "-m", "freerun.cli.main", "bench", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=ENVIRONMENT)
+    with mock.patch.dict(os.environ, ENVIRONMENT):
+        done = freerun("bench", *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout, json.loads(done.stdout.splitlines()[-1])
 
