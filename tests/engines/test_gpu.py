@@ -485,6 +485,8 @@ def test_steps_are_short_from_the_news_of_new_weights_to_their_first_tokens() ->
     engine = EmbeddedEngine(model, EngineConfig(cache_tokens=4096, max_running=8).on("cuda", burst=8))
     engine.warm_up()
     assert (engine.tokens, engine.running, engine.has_work) == (0, 0, False)
+    assert engine._runner._guesses._graphs, "bursts with guesses were tried, too"  # type: ignore[attr-defined]
+    assert not engine.guessed
     engine.submit("a", [1, 2, 3], Sampling(max_new_tokens=1900, seed=1, ignore_eos=True), 2)
 
     def sampled() -> int:

@@ -118,6 +118,13 @@ class Drafts:
                 del self._texts[texts.number]
                 self._keep(texts.number, texts.answers())
 
+    def forget(self) -> None:
+        """All that was answered earlier, and how well that was guessed."""
+        self._earlier.clear()
+        self._earlier_tokens = 0
+        self.guessed.clear()
+        self.right.clear()
+
     def _keep(self, number: int, answers: list["array[int]"]) -> None:
         before = self._earlier.pop(number, [])
         self._earlier[number] = [*before, *answers][-_EARLIER_ANSWERS:]

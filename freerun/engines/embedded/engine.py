@@ -23,6 +23,7 @@ from freerun.engines.config import EngineConfig, OnUpdate
 from freerun.engines.embedded.blocks import Blocks
 from freerun.engines.embedded.cache_choice import ENOUGH, CacheChoice
 from freerun.engines.embedded.drafts import Drafts, Source
+from freerun.engines.embedded.guess_pace import ENOUGH as ENOUGH_BURSTS
 from freerun.engines.embedded.guess_pace import GuessPace
 from freerun.engines.embedded.latency import Latencies
 from freerun.engines.embedded.launched_step import LaunchedStep
@@ -192,16 +193,20 @@ class EmbeddedEngine:
             self._shorten_steps()
 
     def warm_up(self) -> None:
-        """On a GPU: compile what decoding needs, by answering something while nobody waits yet."""
+        """On a GPU: compile what decoding needs, with guesses and without, by answering something while nobody waits
+        yet: as many as may run, then one for as long as it takes to try guesses."""
         if not self._decoder.embed.weight.is_cuda:
             return
         longest = self._decoder.shape.max_positions
         prompt = [0] * min(16, longest // 2)
-        answer = min(3 * self._runner.burst, longest - len(prompt))
-        self.submit("warm-up", prompt, Sampling(max_new_tokens=answer, ignore_eos=True), self._config.max_running)
-        while self.has_work:
-            self.step()
+        for answers, bursts in ((self._config.max_running, 3), (1, 2 * ENOUGH_BURSTS)):
+            tokens = min(bursts * self._runner.burst, longest - len(prompt))
+            self.submit("warm-up", prompt, Sampling(max_new_tokens=tokens, ignore_eos=True), answers)
+            while self.has_work:
+                self.step()
         self._blocks.forget()
+        self._guess_pace = GuessPace()
+        self._drafts.forget()
         self.tokens = self.prompt_tokens = 0
         self.latencies = Latencies()
         self.cache_choice = CacheChoice()

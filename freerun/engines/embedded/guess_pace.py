@@ -5,7 +5,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from statistics import median
 
-_ENOUGH = 4
+ENOUGH = 4
 """Bursts of a kind, before their pace is believed. The first after a change does not count: it may compile."""
 _NEWEST = 8
 """Bursts that a pace is the median of."""
@@ -19,7 +19,7 @@ class _Pace:
 
     @property
     def is_known(self) -> bool:
-        return len(self.seen) >= _ENOUGH
+        return len(self.seen) >= ENOUGH
 
     @property
     def tokens_per_s(self) -> float:
