@@ -3,10 +3,11 @@
 An answer that goes on with what older weights left in its cache samples from a policy that is no version's. Its
 log-probabilities are what it sampled by, but they part from the trainer's, so that the ratios of the two vary more.
 With d = the log-probability of a sampled token, less that of a recompute with the same weights, and ρ = exp(−d) spread
-like a log-normal, a token is worth (Σρ)² / (n Σρ²) = exp(−E[d²]) of one that a rebuilt cache sampled: that is the
-trainer's own figure, effective samples. Rebuilding takes time in which others would sample. So a cache is rebuilt where
+like a log-normal around a mean of 1, a token adds exp(E[d²]) to Σρ² instead of 1. The trainer's figure, effective
+samples, (Σρ)² / Σρ², falls by exp(E[d²]) − 1 for it, where all else is well: a few tokens that are far astray take the
+worth of many others. Rebuilding takes time in which others would sample. So a cache is rebuilt where
 
-    left · (1 − exp(−error · age))  >  to_read · read_s · rate
+    left · (exp(error · age) − 1)  >  to_read · read_s · rate
 
     left      tokens that the answer has yet to sample, by how long this run's answers became
     age       of its cache, were it kept: versions that came since a cached token was computed, mean over its tokens
@@ -15,7 +16,8 @@ trainer's own figure, effective samples. Rebuilding takes time in which others w
     read_s    seconds for each token that is read, rate: tokens sampled a second while nothing is read; see `Pace`
 
 Both sides are effective tokens, won and lost. Until something is measured, all caches are rebuilt, but for a few
-answers which are kept to be measured.
+answers which are kept to be measured. So is one later, where all would be rebuilt, if that costs next to nothing by the
+error that is known, which is believed less and less while nothing is measured.
 
 Knows requests and sequences; knows neither tensors nor blocks.
 """
@@ -23,14 +25,17 @@ Knows requests and sequences; knows neither tensors nor blocks.
 import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from freerun.core import Version
 from freerun.engines.embedded.sequence import Sequence
 
 PROBES = 2
-"""Answers that are kept at any update: else nobody would learn that all caches could be kept again."""
+"""Answers that are kept though nothing is known yet, of more than so many."""
+PROBE_COST = 0.005
+"""What share of all tokens to come may be lost by keeping one answer later, so as to learn whether caches could be kept
+again."""
 ENOUGH = 8
 """Tokens that a kept answer must have sampled since the update to be measured, and by which it is."""
 MEASURE_SHARE = 0.01
@@ -78,9 +83,13 @@ class Error:
         """Mean |d|, in nats; 0 before anything was measured."""
         return self.distances / self.weight if self.weight else 0.0
 
-    def lost_share(self, age: float) -> float:
-        """What share of an effective sample a token loses by a cache of that age."""
-        return 1.0 - math.exp(-self.squares / self.ages * age)
+    def lost(self, age: float) -> float:
+        """How many effective samples a token costs that a cache of that age samples."""
+        return math.expm1(min(self.squares / self.ages * age, MOST_SQUARE))
+
+    def fade(self) -> None:
+        """Nothing was measured."""
+        self.squares *= _FORGETS
 
 
 class Pace:
@@ -164,14 +173,24 @@ class CacheChoice:
         sequences = [one for one in running if one.computed]
         gains = {one: self.gain(one, versions, sharing) for one, sharing in _with_sharers(sequences)}
         chosen = {one for one, gain in gains.items() if gain > 0}
-        if len(chosen) > len(sequences) - PROBES:
-            long_enough = [one for one in sequences if self._left(one) > ENOUGH] or sequences
-            chosen -= set(sorted(long_enough, key=gains.__getitem__)[:PROBES])
+        if chosen and len(chosen) == len(sequences):
+            chosen -= self._probes(sequences, gains)
         self.last_rebuilt, self.last_kept = len(chosen), len(sequences) - len(chosen)
         self.rebuilt += self.last_rebuilt
         self.kept += self.last_kept
         self._probing = len(chosen) < len(sequences)
         return chosen
+
+    def _probes(self, sequences: list[Sequence], gains: Mapping[Sequence, float]) -> set[Sequence]:
+        """Whom to keep against the formula."""
+        long_enough = [one for one in sequences if self._left(one) > ENOUGH] or sequences
+        if not self.error.known:
+            return set(long_enough[:PROBES]) if len(sequences) > PROBES else set()
+        cheapest = min(long_enough, key=gains.__getitem__)
+        if gains[cheapest] < PROBE_COST * sum(map(self._left, sequences)):
+            return {cheapest}
+        self.error.fade()
+        return set()
 
     def gain(self, one: Sequence, versions: int, sharers: int = 1) -> float:
         """Effective tokens won by rebuilding, less those lost; `sharers` of its prompt's cache share that cost."""
@@ -180,7 +199,7 @@ class CacheChoice:
             return math.inf
         prefix = one.request.prefix
         to_read = max(one.computed - prefix, 0) + min(one.computed, prefix) / sharers
-        won = self._left(one) * self.error.lost_share(one.age + versions * one.computed / max(one.length - 1, 1))
+        won = self._left(one) * self.error.lost(one.age + versions * one.computed / max(one.length - 1, 1))
         return won - to_read * cost
 
     def _left(self, one: Sequence) -> float:
