@@ -289,18 +289,23 @@ def test_once_caches_are_known_to_err_one_is_kept_when_that_costs_little_or_long
 def test_measuring_takes_a_small_share_of_the_time() -> None:
     choice = CacheChoice()
     one, others = answer(10, 30, behind=39), [answer(10, 30), answer(10, 30)]
+    one.request.behind = 9
     choice.rebuild([one, *others], 1)
+    assert choice.to_measure(version=1, most_tokens=100, now_s=10.0) is None, "it has sampled nothing since"
     one.versions[-ENOUGH:] = [1] * ENOUGH
-    assert choice.to_measure([one], version=1, most_tokens=100, now_s=10.0) is one
+    assert choice.to_measure(version=1, most_tokens=39, now_s=10.0) is None, "it is too long for one step"
+    assert choice.to_measure(version=2, most_tokens=100, now_s=10.0) is None, "nothing is of that version"
+    assert choice.to_measure(version=1, most_tokens=100, now_s=10.0) is one
+    assert choice.to_measure(version=1, most_tokens=100, now_s=1e6) is None, "once an update"
     choice.measured(one, [0.1] * ENOUGH, took_s=1.0)
     assert choice.error.mean == pytest.approx(0.1)
-    assert choice.to_measure([one], 1, 100, now_s=1e6) is None, "once an update"
-    choice._probing = True
-    assert choice.to_measure([one], 1, 100, now_s=11.0) is None, "that would be too much of the time"
-    assert choice.to_measure([one], 1, 100, now_s=10.0 + 1.1 / MEASURE_SHARE) is one
-    choice._probing = True
-    assert choice.to_measure([one], version=2, most_tokens=100, now_s=1e9) is None, "nothing is of that version"
-    assert choice.to_measure([one], version=1, most_tokens=39, now_s=1e9) is None, "it is too long for one step"
+    choice.pace = choice_of(1.0, 1e3).pace
+    assert not choice.rebuild([one, *others], 1), "reading is dear"
+    assert choice.to_measure(1, 100, now_s=11.0) is None, "that would be too much of the time"
+    assert choice.to_measure(1, 100, now_s=10.0 + 1.1 / MEASURE_SHARE) is one
+    assert not choice.rebuild([one, *others], 1)
+    one.finish = FinishReason.STOP
+    assert choice.to_measure(1, 100, now_s=1e9) is None, "it is over"
 
 
 def test_one_token_far_astray_counts_as_far_as_the_trainer_lets_it() -> None:

@@ -27,6 +27,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from freerun.core import Version
 from freerun.engines.embedded.sequence import Sequence
@@ -38,6 +39,8 @@ PROBE_COST = 0.005
 again."""
 ENOUGH = 8
 """Tokens that a kept answer must have sampled since the update to be measured, and by which it is."""
+CANDIDATES = 16
+"""Answers that may be measured after an update: those with the oldest caches."""
 MEASURE_SHARE = 0.01
 """Of the engine's time that may go into measuring."""
 MOST_SQUARE = math.log(5.0) ** 2
@@ -134,20 +137,25 @@ class Lengths:
 
     def __init__(self) -> None:
         self._ended = deque[int](maxlen=_ENDED)
-        self._sorted: list[int] | None = None
+        self._sorted, self._sums = list[int](), [0]
+        """In ascending order, and the sums of the first so many."""
+        self._changed = False
 
     def add(self, tokens: int) -> None:
         self._ended.append(tokens)
-        self._sorted = None
+        self._changed = True
 
     def left(self, sampled: int, most: int) -> float:
         """Tokens that an answer of so many is expected to sample yet. One that is longer than nearly all others goes on
         for as long again as it has: as long-tailed lengths do."""
-        if self._sorted is None:
-            self._sorted = sorted(self._ended)
-        longer = self._sorted[bisect_right(self._sorted, sampled) :]
-        expected = sum(longer) / len(longer) - sampled if len(longer) >= _FEW else float(max(sampled, ENOUGH))
-        return min(expected, float(most - sampled))
+        if self._changed:
+            self._sorted, self._changed = sorted(self._ended), False
+            self._sums = [0, *accumulate(self._sorted)]
+        first = bisect_right(self._sorted, sampled)
+        longer = len(self._sorted) - first
+        if longer < _FEW:
+            return float(min(max(sampled, ENOUGH), most - sampled))
+        return min((self._sums[-1] - self._sums[first]) / longer - sampled, float(most - sampled))
 
 
 @dataclass(slots=True)
@@ -165,8 +173,8 @@ class CacheChoice:
     """At the last update."""
     measuring_s: float = 0.0
     began_s: float | None = None
-    _probing: bool = False
-    """Whether there is an answer to measure since the last update."""
+    _candidates: list[Sequence] = field(default_factory=list)
+    """Answers kept at the last update, of which one is to be measured."""
 
     def rebuild(self, running: Iterable[Sequence], versions: int) -> set[Sequence]:
         """Whose caches to rebuild, the new weights being so many versions on. Those without a cache have no choice."""
@@ -178,7 +186,8 @@ class CacheChoice:
         self.last_rebuilt, self.last_kept = len(chosen), len(sequences) - len(chosen)
         self.rebuilt += self.last_rebuilt
         self.kept += self.last_kept
-        self._probing = len(chosen) < len(sequences)
+        kept = [one for one in sequences if one not in chosen]
+        self._candidates = sorted(kept, key=lambda one: one.age, reverse=True)[:CANDIDATES]
         return chosen
 
     def _probes(self, sequences: list[Sequence], gains: Mapping[Sequence, float]) -> set[Sequence]:
@@ -205,25 +214,24 @@ class CacheChoice:
     def _left(self, one: Sequence) -> float:
         return self.lengths.left(len(one.tokens), one.request.sampling.max_new_tokens)
 
-    def to_measure(
-        self, running: Iterable[Sequence], version: Version, most_tokens: int, now_s: float
-    ) -> Sequence | None:
+    def to_measure(self, version: Version, most_tokens: int, now_s: float) -> Sequence | None:
         """A kept answer that has sampled enough by the present version, if it is time to measure one: the one whose
         cache is oldest, of those that a step could read in one go."""
         self.began_s = self.began_s or now_s
-        if not self._probing or (self.error.known and self.measuring_s > MEASURE_SHARE * (now_s - self.began_s)):
+        if not self._candidates or (self.error.known and self.measuring_s > MEASURE_SHARE * (now_s - self.began_s)):
             return None
         ready = [
             one
-            for one in running
-            if one.age > 0
+            for one in self._candidates
+            if one.finish is None
+            and one.age > 0
             and one.length <= most_tokens
             and not one.request.sampling.extras
             and one.versions[-ENOUGH:].count(version) >= ENOUGH
         ]
         if not ready:
             return None
-        self._probing = False
+        self._candidates = []
         return max(ready, key=lambda one: one.age)
 
     def measured(self, one: Sequence, recomputed: list[float], took_s: float) -> None:
