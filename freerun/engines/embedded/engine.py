@@ -352,7 +352,7 @@ class EmbeddedEngine:
 
     def _measure_an_old_cache(self) -> None:
         choice, most_tokens = self.cache_choice, self._config.step_tokens
-        if one := choice.to_measure(self._scheduler.running, self.version, most_tokens, self._landed_s):
+        if one := choice.to_measure(self.version, most_tokens, self._landed_s):
             start_s = time.monotonic()
             choice.measured(one, recomputed_logprobs(self._decoder, one, ENOUGH), time.monotonic() - start_s)
             choice.pace.rest()
