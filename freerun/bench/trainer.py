@@ -34,7 +34,7 @@ class Measured:
     logprob_tokens_per_s: float
     """In a forward pass that gives log-probabilities."""
     tflops: float
-    """By 6 · parameters · tokens alone, as is the custom."""
+    """By 6 · parameters · tokens alone, as is the custom; of a mixture of experts, those that compute with a token."""
     memory_gib: float
     """Most that was allocated on the GPU."""
 
@@ -131,7 +131,7 @@ def _measure(
     samples = batches[0].samples
     score_s = min(_seconds(device, lambda: learner.score(samples)) for _ in range(2))
     tokens = sum(lengths)
-    tflops = 6 * shape.num_parameters * tokens / step_s / 1e12
+    tflops = 6 * shape.active_parameters * tokens / step_s / 1e12
     return Measured(how, tokens / step_s, tokens / score_s, tflops, memory)
 
 

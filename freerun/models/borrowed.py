@@ -24,7 +24,7 @@ from transformers.utils import logging
 from freerun.core import ConfigError
 from freerun.models.attention import PackedAttention
 from freerun.models.borrowed_shape import config_of
-from freerun.models.decoder import Attend, Decoder, Reading, Readout
+from freerun.models.decoder import Attend, Choose, Decoder, Reading, Readout, likeliest
 from freerun.models.shape import Shape, shape_of
 
 _NAME = "freerun"
@@ -59,7 +59,7 @@ class BorrowedDecoder(Decoder):
         self.model.eval()
         return self
 
-    def forward(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:
+    def forward(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend, choose: Choose = likeliest) -> Tensor:
         self._told.attend = attend
         try:
             base = self.model.base_model

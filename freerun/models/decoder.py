@@ -6,7 +6,10 @@ else is the same code with the same weights for both, so their log-probabilities
 
 `own.py` has our code; `borrowed.py` has transformers' for all other architectures.
 
-Shapes: T tokens, H query heads, K key/value heads, D head dimension; D of values may be another than that of keys.
+Which experts a token goes through, in a mixture of them, is the business of another strategy, `choose`.
+
+Shapes: T tokens, H query heads, K key/value heads, D head dimension; D of values may be another than that of keys. E
+experts of a layer, k of them for a token.
 """
 
 from abc import abstractmethod
@@ -46,6 +49,18 @@ class Attend(Protocol):
         ...
 
 
+class Choose(Protocol):
+    def __call__(self, layer: int, scores_TE: Tensor, k: int) -> Tensor:
+        """Which experts each token goes through, T × k, by what its router finds of them. Only layers that have experts
+        are counted. Where a layer is computed twice it is asked twice, and must answer alike."""
+        ...
+
+
+def likeliest(layer: int, scores_TE: Tensor, k: int) -> Tensor:
+    """Those that the router likes best."""
+    return scores_TE.topk(k, dim=-1).indices
+
+
 class Readout(NamedTuple):
     """What becomes of the head's products before they are logits."""
 
@@ -79,7 +94,7 @@ class Decoder(nn.Module):
         self.shape = shape
 
     @abstractmethod
-    def forward(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:
+    def forward(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend, choose: Choose = likeliest) -> Tensor:
         """The hidden state of each token, T × hidden. `logits` turns the ones of interest into logits."""
 
     def fixed(self) -> dict[str, Tensor]:
