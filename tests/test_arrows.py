@@ -76,6 +76,7 @@ HOMES = {
     "triton": {
         *("engines/embedded/kernels.py", "engines/embedded/sampling_kernels.py"),
         *("engines/embedded/fused.py", "engines/embedded/gpu.py"),
+        *("models/expert_kernels.py", "engines/embedded/expert_kernels.py", "engines/embedded/experts.py"),
         "train/kernels.py",
     },
     "peft": set(),  # the tests read our adapters with it

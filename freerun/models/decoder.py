@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from freerun.models.routes import RouteLayout
 from freerun.models.shape import Shape
 
 
@@ -92,6 +93,8 @@ class Decoder(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
+        self.routes = RouteLayout.of(shape)
+        """How it is written which experts a token went through; None where there are none to choose from."""
 
     @abstractmethod
     def forward(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend, choose: Choose = likeliest) -> Tensor:

@@ -11,7 +11,7 @@ from freerun.models.shape import MIXTURES as FAMILIES
 from freerun.models.shape import Shape
 from freerun.train.config import TrainConfig
 from freerun.train.learner import Learner
-from freerun.train.ranks import Ranks
+from freerun.train.ranks import ALONE, Ranks
 from tests.architectures import random_folder
 from tests.models.test_experts import precise
 from tests.tiny import MIXTURES, mixture, tiny_decoder, tiny_folder
@@ -59,9 +59,9 @@ def test_two_steps_equal_transformers_padded(family: str, tmp_path: Path) -> Non
             torch.testing.assert_close(grad, theirs_of(name, grads, decoder.shape), atol=1e-7, rtol=1e-5)
 
 
-def learned(folder: Path, ranks: Ranks | None, **config: Any) -> dict[str, torch.Tensor]:
+def learned(folder: Path, ranks: Ranks = ALONE, **config: Any) -> dict[str, torch.Tensor]:
     train = TrainConfig.model_validate({"lr": 1e-2, "micro_batch_tokens": 40, **config})
-    learner = Learner.from_folder(folder, train, **({"ranks": ranks} if ranks else {}))
+    learner = Learner.from_folder(folder, train, ranks=ranks)
     for version in range(2):
         learner.step(random_batch(version, version))
     return learner.policy.tensors()
@@ -91,7 +91,7 @@ def test_two_ranks_learn_what_one_does(tmp_path: Path) -> None:
     together(rank, 2, tmp_path)
     found = torch.load(tmp_path / "found")
     for name, weights in found.items():
-        assert_close(weights, learned(tmp_path / "model", None, **LESSONS.get(name, {})), atol=1e-5)
+        assert_close(weights, learned(tmp_path / "model", **LESSONS.get(name, {})), atol=1e-5)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

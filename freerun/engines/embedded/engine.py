@@ -25,6 +25,7 @@ from freerun.engines.embedded.latency import Latencies
 from freerun.engines.embedded.launched_step import LaunchedStep
 from freerun.engines.embedded.memory import cache_tokens
 from freerun.engines.embedded.plain import PlainRunner
+from freerun.engines.embedded.routed import RoutedTokens
 from freerun.engines.embedded.scheduler import Scheduler, Step
 from freerun.engines.embedded.sequence import EndedAnswer, Request, Sequence
 from freerun.engines.embedded.shaping import check_extras
@@ -69,6 +70,9 @@ class EmbeddedEngine:
         self._runner = self._runner_for(decoder, on_gpu)
         runner = self._runner
         self._scheduler = Scheduler(self._blocks, config.max_running, config.step_tokens, runner.burst, runner.ahead)
+        self._routed = RoutedTokens(self._blocks, decoder.routes) if decoder.routes else None
+        if self._routed:
+            self._scheduler.stops = self._routed.stops
         self._speculation = Speculation(runner.guesses if guesses else 0)
         self._launched = LaunchedStep.none()
         self._ended: list[tuple[str, EndedAnswer]] = []
@@ -223,9 +227,11 @@ class EmbeddedEngine:
     def _postprocess(self, launched: LaunchedStep) -> list[tuple[str, EndedAnswer]]:
         """Stamp each token with the version that sampled it, and see who is done. What a sequence sampled after its
         end is thrown away."""
-        ended, results = [], launched.results()
+        ended, (results, routed) = [], launched.results()
         self._landed_s = time.monotonic()
-        for sequence, tokens, logprobs in results:
+        if self._routed:
+            self._routed.landed(routed.read)
+        for sequence, tokens, logprobs, routes in results:
             self._speculation.checked(sequence, len(tokens))
             if math.isnan(sum(logprobs)):
                 raise EngineError(self._not_finite)
@@ -236,6 +242,8 @@ class EmbeddedEngine:
             sequence.logprobs.extend(logprobs[:new])
             sequence.versions.extend([self.version] * new)
             self.tokens += new
+            if routes is not None:
+                sequence.routes.append(routes[:new])
             if reason:
                 ended.append(self._end(sequence, reason))
         if self._swapped_s is not None and self.tokens > self._tokens_at_swap:
@@ -264,6 +272,8 @@ class EmbeddedEngine:
         return new, reason
 
     def _end(self, sequence: Sequence, reason: FinishReason) -> tuple[str, EndedAnswer]:
+        wanted = sequence.request.sampling.routes and sequence.tokens
+        routes = self._routed.of(sequence) if self._routed and wanted else None
         self._over(sequence, reason)
         self.latencies.ended(sequence, reason, self._landed_s)
         request = sequence.request
@@ -273,6 +283,7 @@ class EmbeddedEngine:
         answer = EndedAnswer(sequence.index, sequence.tokens, sequence.logprobs, sequence.versions, reason)
         answer.alternatives = sequence.alternatives[: len(sequence.tokens)]
         answer.cached = request.cached or 0
+        answer.routes = routes
         return request.id, answer
 
     def _over(self, sequence: Sequence, reason: FinishReason) -> None:
