@@ -154,7 +154,8 @@ def test_wire_takes_ours_and_vllms() -> None:
     layout = RouteLayout(3, 2, 8)
     chosen = np.arange(24).reshape(4, 3, 2) % 8
     ours: Any = layout.encoded(chosen)
-    for sent in (ours, chosen.astype(np.int32)):
+    theirs: Any = chosen.astype(np.int32)
+    for sent in (ours, theirs):
         choice = wire.choice_of(0, [3, 4], [-1.0, -1.0], [0, 0], FinishReason.STOP, routes=sent)
         again = msgspec.json.decode(wire.encode(choice), type=wire.Choice)
         completion = wire.Answers(layout).add(again)
