@@ -23,11 +23,13 @@ class RouteLayout:
     """Those that have experts."""
     per_token: int
     experts: int
+    places: tuple[int, ...] = ()
+    """Which of the model's layers they are, for those who count all."""
 
     @classmethod
     def of(cls, shape: Shape) -> "RouteLayout | None":
         experts = shape.experts
-        return cls(len(experts.layers), experts.per_token, experts.count) if experts else None
+        return cls(len(experts.layers), experts.per_token, experts.count, experts.layers) if experts else None
 
     @property
     def kind(self) -> np.dtype[np.integer]:
@@ -39,6 +41,9 @@ class RouteLayout:
         return self.layers * self.per_token * self.kind.itemsize
 
     def encoded(self, chosen_TLk: NDArray[np.integer]) -> Routes:
+        """From the numbers of experts, of layers that have such or of all the model's."""
+        if chosen_TLk.shape[1] > self.layers and self.places and max(self.places) < chosen_TLk.shape[1]:
+            chosen_TLk = chosen_TLk[:, self.places]
         tokens, layers, per_token = chosen_TLk.shape
         if (layers, per_token) != (self.layers, self.per_token):
             raise ValueError(
