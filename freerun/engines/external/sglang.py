@@ -235,9 +235,7 @@ class SglangBackend(HttpBackend):
             numbers = np.frombuffer(b64decode(text, validate=True), "<i4")
             return self._routes.encoded(numbers.reshape(tokens, -1, self._routes.per_token))
         except ValueError as error:
-            raise EngineError(
-                f"SGLang told the experts of {tokens} tokens in a form that is not known: {error}"
-            ) from None
+            raise EngineError(f"SGLang told the experts of {tokens} tokens in no form that is known: {error}") from None
 
     async def pause(self, interrupt: Interrupt) -> None:
         """Retracted requests wait, and read their tokens again when they go on. What is aborted ends with the step in
