@@ -243,7 +243,7 @@ class EmbeddedEngine:
             sequence.versions.extend([self.version] * new)
             self.tokens += new
             if routes is not None:
-                sequence.routes.append(routes[:new])
+                sequence.routes.append(routes[:new].copy())  # not all that the step noted
             if reason:
                 ended.append(self._end(sequence, reason))
         if self._swapped_s is not None and self.tokens > self._tokens_at_swap:

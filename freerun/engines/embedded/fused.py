@@ -13,8 +13,9 @@ from torch.nn import functional as F
 from triton import next_power_of_2
 
 from freerun.engines.embedded import kernels
+from freerun.engines.embedded.experts import RouteNotes, through
 from freerun.engines.embedded.prefill_layout import TILE_PAIRS, PrefillBatch
-from freerun.models.own import Layer, OwnDecoder
+from freerun.models.own import ExpertLayer, Layer, OwnDecoder
 from freerun.models.shape import Shape
 
 _COPIED_TOGETHER = 64
@@ -59,8 +60,8 @@ class FusedDecoder:
     def __init__(self, decoder: OwnDecoder) -> None:
         self._decoder = decoder
 
-    def forward(self, tokens_T: Tensor, attend: DeviceAttention) -> Tensor:
-        """Hidden states, normed."""
+    def forward(self, tokens_T: Tensor, attend: DeviceAttention, notes: RouteNotes | None = None) -> Tensor:
+        """Hidden states, normed. In `notes` goes which experts tokens went through."""
         # The residual stream stays in float32: rounding it at every layer is most of what bf16 costs.
         residual = F.embedding(tokens_T, self._decoder.embed.weight).float()
         delta: Tensor | None = None
@@ -69,7 +70,7 @@ class FusedDecoder:
             x = add_norm(residual, delta, layer.attention_norm)
             delta = layer.out(attend(layer, layer.qkv(x)))
             x = add_norm(residual, delta, layer.mlp_norm)
-            delta = layer.down(silu_mul(layer.gate_up(x)))
+            delta = fed(layer, x, notes)
         return add_norm(residual, delta, self._decoder.norm)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -78,6 +79,13 @@ class FusedDecoder:
         if hidden.dtype == torch.float32:
             return hidden @ weight.T
         return torch.mm(hidden, weight.T, out_dtype=torch.float32)
+
+
+def fed(layer: Layer, x: Tensor, notes: RouteNotes | None) -> Tensor:
+    if isinstance(layer, ExpertLayer):
+        return through(layer, x, notes)
+    down: Tensor = layer.down(silu_mul(layer.gate_up(x)))
+    return down
 
 
 def add_norm(residual: Tensor, delta: Tensor | None, norm: torch.nn.RMSNorm) -> Tensor:
@@ -111,6 +119,7 @@ class DecodeAttention:
 
     def __call__(self, layer: Layer, qkv: Tensor) -> Tensor:
         shape, rows, splits = self._cache.shape, len(qkv), self._splits
+        qkv = layer.normed_wide(qkv) if layer.norms_wide else qkv
         heads, kv_heads, width = shape.heads, shape.kv_heads, shape.head_dim
         out = torch.empty(rows, heads * width, dtype=qkv.dtype, device=qkv.device)
         partial = best = total = out
@@ -172,6 +181,7 @@ class PrefillAttention:
         self._rotary = rotary(batch.tensors.positions, inv_freq)
 
     def __call__(self, layer: Layer, qkv: Tensor) -> Tensor:
+        qkv = layer.normed_wide(qkv) if layer.norms_wide else qkv
         shape, keys, values = self._cache.shape, self._cache.keys[layer.index], self._cache.values[layer.index]
         heads, kv_heads, width = shape.heads, shape.kv_heads, shape.head_dim
         layout = self._tensors

@@ -17,6 +17,7 @@ from triton import next_power_of_2
 
 from freerun.engines.embedded import sampling_kernels as kernels
 from freerun.engines.embedded.burst_length import BurstLength
+from freerun.engines.embedded.experts import RouteNotes
 from freerun.engines.embedded.fused import (
     DecodeAttention,
     DeviceCache,
@@ -28,10 +29,12 @@ from freerun.engines.embedded.fused import (
 )
 from freerun.engines.embedded.launched_step import LaunchedStep, Sampled
 from freerun.engines.embedded.prefill_layout import PrefillBatch, PrefillCapacity
+from freerun.engines.embedded.routed import NOTHING, Routed, Waited
 from freerun.engines.embedded.scheduler import Step
 from freerun.engines.embedded.sequence import UNKNOWN, Chunk, Sequence
 from freerun.engines.embedded.shaping import is_special, kernel_uniform, sample_rows
 from freerun.models.own import OwnDecoder
+from freerun.models.routes import RouteLayout
 
 _TILE, _WIDTH, _WAYS = 16_384, 1_024, 8
 """Tokens of the vocabulary that one program of the sampling kernel reads, and that it reads at a time; floors for a
@@ -44,7 +47,7 @@ _PREFILL_GRAPH_TOKENS = (64, 128, 256, 512, 1_024)
 class Slots:
     """The device's view of the rows of a burst, and where their tokens come out."""
 
-    def __init__(self, rows: int, burst: int, vocabulary: int, blocks: int) -> None:
+    def __init__(self, rows: int, burst: int, vocabulary: int, blocks: int, layout: RouteLayout | None = None) -> None:
         def ints(*size: int) -> Tensor:
             return torch.zeros(*size, dtype=torch.int32, device="cuda")
 
@@ -61,6 +64,7 @@ class Slots:
         self.out_tokens, self.out_logprobs = ints(burst, rows), floats(burst, rows)
         self.maxima, self.sums = floats(rows, self.tiles), floats(rows, self.tiles)
         self.choices = ints(rows, self.tiles)
+        self.notes = RouteNotes.empty(layout, burst, rows, self.moment) if layout else None
 
     def sample(self, logits_RV: Tensor) -> None:
         """Each row's next token, into the output and as the next input."""
@@ -98,9 +102,10 @@ class GpuRunner:
         self._prefill_sizes = [
             PrefillCapacity.of_graph(tokens, width, tile_tokens(shape)) for tokens in _PREFILL_GRAPH_TOKENS
         ]
-        self._slots = Slots(self._batches[-1], burst, shape.vocab_size, width)
+        self._layout = decoder.routes
+        self._slots = Slots(self._batches[-1], burst, shape.vocab_size, width, self._layout)
         self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
-        self._prefill_graphs: dict[int, tuple[PrefillBatch, torch.cuda.CUDAGraph]] = {}
+        self._prefill_graphs: dict[int, tuple[PrefillBatch, RouteNotes | None, torch.cuda.CUDAGraph]] = {}
         self._pool = torch.cuda.graph_pool_handle()
         self._row_of: dict[Sequence, int] = {}
         """Where the sequences of the last burst were."""
@@ -118,30 +123,40 @@ class GpuRunner:
         Neither needs the other's results."""
         self.cache.copy(step.copies)
         launched = self._decode([chunk for chunk in step.chunks if chunk.samples])
-        self._read([chunk for chunk in step.chunks if not chunk.samples])
+        reading = [chunk for chunk in step.chunks if not chunk.samples]
+        if reading:
+            notes = self._read(reading)
+            if notes and self._layout:
+                launched.routed = with_read(launched.routed, reading, notes.out[0], self._layout)
         return launched
 
-    def _read(self, chunks: list[Chunk]) -> None:
-        """Prompts, and answers being rebuilt: many tokens a row, into the cache."""
-        if not chunks:
-            return
+    def _read(self, chunks: list[Chunk]) -> RouteNotes | None:
+        """Prompts, and answers being rebuilt: many tokens a row, into the cache. Where there are experts, what is noted
+        of them, until the next time."""
         for capacity in self._prefill_sizes:
             if capacity.fits(chunks):
-                batch, graph = self._prefill_graph(capacity)
+                batch, notes, graph = self._prefill_graph(capacity)
                 batch.load(chunks)
                 graph.replay()
-                return
+                return notes
         capacity = PrefillCapacity.just_for(chunks, self._prefill_sizes[0].tile)
-        self._prefill_once(PrefillBatch(capacity, self._idle_block, chunks))
+        notes = self._prefill_notes(capacity)
+        self._prefill_once(PrefillBatch(capacity, self._idle_block, chunks), notes)
+        return notes
 
-    def _prefill_once(self, batch: PrefillBatch) -> None:
-        self._fused.forward(batch.tensors.tokens, PrefillAttention(self.cache, self._inv_freq, batch))
+    def _prefill_notes(self, capacity: PrefillCapacity) -> RouteNotes | None:
+        moment = torch.zeros(1, dtype=torch.int32, device="cuda")
+        return RouteNotes.empty(self._layout, 1, capacity.sizes[0], moment) if self._layout else None
 
-    def _prefill_graph(self, capacity: PrefillCapacity) -> tuple[PrefillBatch, torch.cuda.CUDAGraph]:
+    def _prefill_once(self, batch: PrefillBatch, notes: RouteNotes | None) -> None:
+        self._fused.forward(batch.tensors.tokens, PrefillAttention(self.cache, self._inv_freq, batch), notes)
+
+    def _prefill_graph(self, capacity: PrefillCapacity) -> tuple[PrefillBatch, RouteNotes | None, torch.cuda.CUDAGraph]:
         """Captured when first needed, with nothing to read."""
         if capacity.tokens not in self._prefill_graphs:
-            batch = PrefillBatch(capacity, self._idle_block)
-            self._prefill_graphs[capacity.tokens] = batch, self._captured(lambda: self._prefill_once(batch))
+            batch, notes = PrefillBatch(capacity, self._idle_block), self._prefill_notes(capacity)
+            graph = self._captured(lambda: self._prefill_once(batch, notes))
+            self._prefill_graphs[capacity.tokens] = batch, notes, graph
         return self._prefill_graphs[capacity.tokens]
 
     def _captured(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
@@ -184,7 +199,24 @@ class GpuRunner:
             sequences,
             [1] * len(sequences),
             lambda: ([[token] for token in tokens], [[logprob] for logprob in logprobs]),
+            self._sampled_routes(1, len(sequences)),
         )
+
+    def _sampled_routes(self, steps: int, rows: int) -> Waited:
+        """Which experts the rows' tokens went through, on its way to the host."""
+        notes, layout = self._slots.notes, self._layout
+        if notes is None or layout is None:
+            return lambda: NOTHING
+        found = notes.out[:steps, :rows].contiguous().to("cpu", non_blocking=True)
+        copied = torch.cuda.Event()
+        copied.record()
+
+        def routed() -> Routed:
+            copied.synchronize()
+            by_row = found.transpose(0, 1).contiguous().numpy().view(np.uint8).reshape(rows, steps, layout.width)
+            return Routed([], list(by_row))
+
+        return routed
 
     def _launched(self, sequences: list[Sequence], steps: int) -> LaunchedStep:
         """The results start for the host when the burst ends, whatever is launched behind it."""
@@ -192,6 +224,7 @@ class GpuRunner:
         where = slice(0, steps), slice(0, len(sequences))
         tokens = self._slots.out_tokens[where].contiguous().to("cpu", non_blocking=True)
         logprobs = self._slots.out_logprobs[where].contiguous().to("cpu", non_blocking=True)
+        routes = self._sampled_routes(steps, len(sequences))
         copied = torch.cuda.Event()
         copied.record()
         launched_s = time.monotonic()
@@ -205,7 +238,7 @@ class GpuRunner:
             self._landed_s = now_s
             return tokens.T.tolist(), logprobs.T.tolist()
 
-        return LaunchedStep(sequences, [steps] * len(sequences), wait)
+        return LaunchedStep(sequences, [steps] * len(sequences), wait, routes)
 
     def _decode_once(self, batch: int, longest: int) -> None:
         """One step of all rows, on the device alone."""
@@ -214,7 +247,7 @@ class GpuRunner:
     def _logits(self, batch: int, longest: int) -> Tensor:
         slots = self._slots
         attend = DecodeAttention(self.cache, self._inv_freq, slots.positions[:batch], slots.tables, longest)
-        return self._fused.logits(self._fused.forward(slots.tokens[:batch], attend))
+        return self._fused.logits(self._fused.forward(slots.tokens[:batch], attend, slots.notes))
 
     def _splits(self, batch: int, longest: int) -> tuple[int, int]:
         """Tokens of context in one stretch, and how many of these there are: a power of two, since kernels are compiled
@@ -259,6 +292,22 @@ class GpuRunner:
         for row, table in enumerate(tables):
             padded[row, : len(table)] = table
         return to_device(padded)
+
+
+def with_read(sampled: Waited, chunks: list[Chunk], notes_TLk: Tensor, layout: RouteLayout) -> Waited:
+    """Besides those of the rows that sample, the experts of what is read, on their way to the host."""
+    tokens = sum(len(chunk.tokens) for chunk in chunks)
+    found = notes_TLk[:tokens].contiguous().to("cpu", non_blocking=True)
+    copied = torch.cuda.Event()
+    copied.record()
+
+    def routed() -> Routed:
+        copied.synchronize()
+        rows = found.numpy().view(np.uint8).reshape(tokens, layout.width)
+        ends = np.cumsum([len(chunk.tokens) for chunk in chunks])
+        return Routed(list(zip(chunks, np.split(rows, ends[:-1]), strict=True)), sampled().sampled)
+
+    return routed
 
 
 def batch_sizes(largest: int) -> list[int]:
