@@ -1,4 +1,4 @@
-"""`freerun bench replay`: what it is worth to train on the experts that the engine chose, on mixtures of random weights.
+"""`freerun bench replay`: what it is worth to train on the experts that the engine chose, on a model of random weights.
 
 Engine and trainer compute in bf16, by different code. Their log-probabilities of what the engine sampled are compared
 at equal weights, and after some training steps more; and the trainer's gradient with that of the same tokens in
