@@ -28,7 +28,7 @@ def test_products_and_gradients(
     """Against float64; the last two experts have no tokens, and memory holds what others left."""
 
     def random_of(*size: int) -> torch.Tensor:
-        return (torch.randn(*size, device="cuda") * size[-1] ** -0.5).to(dtype).requires_grad_()
+        return torch.randn(*size, device="cuda").mul_(size[-1] ** -0.5).to(dtype).requires_grad_()
 
     x, router = random_of(tokens, 256), random_of(experts, 256)
     gate_up, down = random_of(experts, 2 * 96, 256), random_of(experts, 256, 96)
@@ -36,12 +36,12 @@ def test_products_and_gradients(
     wanted = torch.randn(tokens, 256, device="cuda")
     poison = [torch.full((experts * 192 * 256,), float("nan"), device="cuda", dtype=dtype) for _ in range(4)]
     del poison
-    parts = (x, router, gate_up, down)
-    got = through_experts(x, weights_of(router_scores(x, router), chosen, True), chosen, gate_up, down)
+    parts, normed = (x, router, gate_up, down), per_token > 1
+    got = through_experts(x, weights_of(router_scores(x, router), chosen, normed), chosen, gate_up, down)
     assert got.dtype == torch.float32
     grads = torch.autograd.grad((got * wanted).sum(), parts)
     exact = [part.detach().double().requires_grad_() for part in parts]
-    expected = through_experts(exact[0], weights_of(router_scores(*exact[:2]), chosen, True), chosen, *exact[2:])
+    expected = through_experts(exact[0], weights_of(router_scores(*exact[:2]), chosen, normed), chosen, *exact[2:])
     assert off(got, expected) < tolerance
     for mine, theirs in zip(grads, torch.autograd.grad((expected * wanted.double()).sum(), exact), strict=True):
         assert off(mine, theirs) < 2 * tolerance
