@@ -304,7 +304,7 @@ METRICS: dict[str, Metric] = {
     "trainer/router_replayed_share": Metric(
         "Experts as in the engine",
         "Share of the choices of experts that were the engine's (train.replay_router), for mixtures of experts.",
-        "Near 100%: an answer's last token alone has none. 0: the engine does not tell, or is not asked.",
+        "Near 100% where answers are long: the last token of each has none. 0: engines do not tell, or are not asked.",
         "share",
         "Drift",
     ),
