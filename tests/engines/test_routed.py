@@ -165,3 +165,13 @@ def test_wire_takes_ours_and_vllms() -> None:
     choice.routed_experts = "not base64"
     with pytest.raises(EngineError, match="came in a form that is not known"):
         wire.Answers(layout).add(choice)
+
+
+def test_tokens_that_were_guessed_have_theirs_too() -> None:
+    decoder = mixed("mixtral", 3)
+    e = engine(decoder)
+    prompt = [5, 6, 7] * 4
+    e.submit("a", prompt, replace(ROUTED, temperature=0.0, max_new_tokens=300), 1)
+    answer = run(e)["a", 0]
+    assert sum(e.right.values()) > 20
+    assert alike(answer.routes, routes_of(decoder, prompt + answer.tokens)[:-1]) > 0.995
