@@ -81,10 +81,9 @@ def bench_replay(model: str, work: Work, staleness: int, seed: int) -> Found:
     engine = _engine(decoder, work)
     dice = random.Random(seed)
     first = batch(engine, work, dice, learner.version)
-    runs, flips = _measured(learner, precise, first, 0), 0.0
+    runs, flips = _measured(learner, precise, first, 0), _flips(learner, first.samples)
     for step in range(staleness):
-        result = learner.step(first if step == 0 else batch(engine, work, dice, learner.version))
-        flips = flips or result.metrics.get("router_flips", 0.0)
+        learner.step(first if step == 0 else batch(engine, work, dice, learner.version))
         engine.swap_weights(learner.version, learner.policy.tensors())
     return Found(runs + (_measured(learner, precise, first, staleness) if staleness else []), flips)
 
@@ -138,6 +137,16 @@ def _measured(learner: Learner, precise: Decoder, first: Batch, staleness: int) 
         figures = off.mean(), off.max(), 0.5 * off.square().mean(), difference / norm
         runs.append(Measured(staleness, replayed, *(figure.item() for figure in figures)))
     return runs
+
+
+@torch.no_grad()
+def _flips(learner: Learner, samples: Sequence[Sample]) -> float:
+    compared = different = 0.0
+    for some in _passes([(sample, 0.0) for sample in samples]):
+        micro = pack([sample for sample, _ in some]).to(learner.decoder.embed.weight.device)
+        routed = learner.policy(micro).routed
+        compared, different = compared + routed.compared.item(), different + routed.different.item()
+    return different / compared
 
 
 def _in_float32(learner: Learner, precise: Decoder) -> Learner:

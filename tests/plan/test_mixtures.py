@@ -22,7 +22,7 @@ def test_all_experts_are_held_and_a_few_compute() -> None:
 
 
 def test_activations_are_those_of_a_tokens_experts() -> None:
-    """At least what the backward pass keeps: in each layer what its 8 experts made of it first, and the residual stream."""
+    """At least what the backward pass keeps: in each layer what its 8 experts made first, and the residual stream."""
     train = TrainConfig().on("cuda", ranks=1)
     per_token = needs.bytes_per_token(SHAPE, train)
     kept = 2 * 48 * (2 * 8 * 768 + 4 * 2048)
