@@ -6,7 +6,8 @@ choice is taken as it was (Ma et al. 2025, "Stabilizing MoE reinforcement learni
 routers"), and only what each expert counts comes from the present router, which learns by that. Where the choice is not
 known (an answer's last token, engines that do not tell) the router chooses.
 
-Shapes: T tokens, L layers that have experts, E experts of each, k of them for a token.
+Shapes: T tokens, L layers that have experts, E experts of each, k of them for a token; U tokens whose choice is not known,
+C at which it is compared.
 """
 
 from typing import NamedTuple
@@ -43,6 +44,7 @@ class Routing:
         if routes_T is not None and routes_T.shape[1] == layout.width:
             self._chosen_TLk = self._numbers(routes_T)
             self._known_T = (self._chosen_TLk < layout.experts).flatten(1).all(1)
+            self._unknown_U = (~self._known_T).nonzero().squeeze(1)  # asks the device, once a pass
         self._load_LE = torch.zeros(layout.layers, layout.experts, device=device)
         self._figures_L3 = torch.zeros(layout.layers, 3, device=device)
 
@@ -55,13 +57,13 @@ class Routing:
         return chosen_Tk
 
     def _replayed(self, layer: int, scores_TE: Tensor, k: int, theirs_Tk: Tensor) -> Tensor:
-        live_Tk = likeliest(layer, scores_TE, k)
-        known_T1 = self._known_T[:, None]
-        seen = slice(0, _COMPARED)
-        same_Tk = (theirs_Tk[seen, :, None] == live_Tk[seen, None, :]).any(-1)
-        different = (~same_Tk & known_T1[seen]).sum()
-        self._figures_L3[layer] = torch.stack([known_T1.sum() * k, known_T1[seen].sum() * k, different]).float()
-        return torch.where(known_T1, theirs_Tk, live_Tk)
+        if len(self._unknown_U):
+            theirs_Tk[self._unknown_U] = likeliest(layer, scores_TE[self._unknown_U], k)
+        live_Ck, known_C1 = likeliest(layer, scores_TE[:_COMPARED], k), self._known_T[:_COMPARED, None]
+        same_Ck = (theirs_Tk[:_COMPARED, :, None] == live_Ck[:, None, :]).any(-1)
+        different = (~same_Ck & known_C1).sum()
+        self._figures_L3[layer] = torch.stack([self._known_T.sum() * k, known_C1.sum() * k, different]).float()
+        return theirs_Tk
 
     def _numbers(self, routes_T: Tensor) -> Tensor:
         """T × L × k."""
