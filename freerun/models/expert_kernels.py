@@ -30,14 +30,15 @@ def gated_backward(inner_S2F: Tensor, weights_S: Tensor, grad_SF: Tensor) -> tup
     return grad_inner, grad_weights, middle
 
 
-def summed(rows_SC: Tensor, place_Tk: Tensor) -> Tensor:
+def summed(rows_SC: Tensor, place_Tk: Tensor, residual_TC: Tensor | None = None) -> Tensor:
     tokens, per_token = place_Tk.shape
     width = rows_SC.shape[1]
     out = torch.empty(tokens, width, dtype=torch.float32, device=rows_SC.device)
     block = _block(width)
     _summed_kernel[(tokens, triton.cdiv(width, block))](
-        rows_SC, place_Tk, out, width, K=per_token, WIDTH=block, num_warps=4
-    )
+        rows_SC, place_Tk, out if residual_TC is None else residual_TC, out, width,
+        K=per_token, ADDS=residual_TC is not None, WIDTH=block, num_warps=4,
+    )  # fmt: skip
     return out
 
 
@@ -84,7 +85,9 @@ def _gated_backward_kernel(
 
 
 @triton.jit
-def _summed_kernel(rows, places, out, width, K: tl.constexpr, WIDTH: tl.constexpr):
+def _summed_kernel(
+    rows, places, residual, out, width, K: tl.constexpr, ADDS: tl.constexpr, WIDTH: tl.constexpr
+):  # fmt: skip
     """Of each token's pairs, wherever they are, in float32."""
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
@@ -93,4 +96,6 @@ def _summed_kernel(rows, places, out, width, K: tl.constexpr, WIDTH: tl.constexp
     for pair in tl.static_range(K):
         place = tl.load(places + token * K + pair).to(tl.int64)
         total += tl.load(rows + place * width + column, mask=inside, other=0.0).to(tl.float32)
+    if ADDS:
+        total += tl.load(residual + token * width + column, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + token * width + column, total, mask=inside)

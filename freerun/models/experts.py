@@ -51,10 +51,18 @@ def weights_of(scores_TE: Tensor, chosen_Tk: Tensor, normed: bool) -> Tensor:
 
 
 def through_experts(
-    x_TC: Tensor, weights_Tk: Tensor, chosen_Tk: Tensor, gate_up_E2FC: Tensor, down_ECF: Tensor
+    x_TC: Tensor,
+    weights_Tk: Tensor,
+    chosen_Tk: Tensor,
+    gate_up_E2FC: Tensor,
+    down_ECF: Tensor,
+    residual_TC: Tensor | None = None,
 ) -> Tensor:
-    """What a token's experts make of it, by their weights, summed: T × C, in float32 or wider."""
-    result: Tensor = _Experts.apply(x_TC, weights_Tk, chosen_Tk, gate_up_E2FC, down_ECF)  # type: ignore[no-untyped-call]
+    """What a token's experts make of it, by their weights, summed, and added to the residual stream: T × C, in float32
+    or wider."""
+    result: Tensor = _Experts.apply(  # type: ignore[no-untyped-call]
+        residual_TC, x_TC, weights_Tk, chosen_Tk, gate_up_E2FC, down_ECF
+    )
     return result
 
 
@@ -78,20 +86,28 @@ class Pairs(NamedTuple):
 
 class _Experts(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_TC: Tensor, weights_Tk: Tensor, chosen_Tk: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    def forward(
+        ctx: Any,
+        residual_TC: Tensor | None,
+        x_TC: Tensor,
+        weights_Tk: Tensor,
+        chosen_Tk: Tensor,
+        gate_up: Tensor,
+        down: Tensor,
+    ) -> Tensor:
         pairs = Pairs.of(chosen_Tk, len(gate_up))
         weights_S = _by_pair(weights_Tk, pairs)
         inner_S2F = grouped(x_TC[pairs.token_S], gate_up.transpose(1, 2), pairs.ends_E)
         outer_SC = grouped(_gated(inner_S2F, weights_S), down.transpose(1, 2), pairs.ends_E)
         ctx.save_for_backward(x_TC, weights_S, inner_S2F, gate_up, down, *pairs)
-        return _summed(outer_SC, pairs.place_Tk)
+        return _summed(outer_SC, pairs.place_Tk, residual_TC)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_TC: Tensor) -> tuple[Tensor | None, ...]:
         x_TC, weights_S, inner_S2F, gate_up, down, *given = ctx.saved_tensors
         pairs = Pairs(*given)
-        wants_gate_up, wants_down = ctx.needs_input_grad[3:]
+        wants_gate_up, wants_down = ctx.needs_input_grad[4:]
         grad_outer_SC = grad_TC.to(x_TC.dtype)[pairs.token_S]
         grad_middle_SF = grouped(grad_outer_SC, down, pairs.ends_E)
         grad_inner_S2F, grad_weights_S, middle_SF = _gated_backward(inner_S2F, weights_S, grad_middle_SF)
@@ -99,7 +115,8 @@ class _Experts(torch.autograd.Function):
         del grad_outer_SC, grad_middle_SF, middle_SF
         grad_gate_up = grouped_outer(grad_inner_S2F, x_TC[pairs.token_S], pairs.ends_E) if wants_gate_up else None
         grad_x_TC = _summed(grouped(grad_inner_S2F, gate_up, pairs.ends_E), pairs.place_Tk).to(x_TC.dtype)
-        return grad_x_TC, grad_weights_S[pairs.place_Tk], None, grad_gate_up, grad_down
+        grad_residual_TC = grad_TC if ctx.needs_input_grad[0] else None
+        return grad_residual_TC, grad_x_TC, grad_weights_S[pairs.place_Tk], None, grad_gate_up, grad_down
 
 
 class _WideProduct(torch.autograd.Function):
@@ -191,13 +208,14 @@ def _gated_backward(inner_S2F: Tensor, weights_S: Tensor, grad_SF: Tensor) -> tu
     return grad_inner, (grad * silu * up).sum(1).to(weights_S.dtype), (silu * up * weight).to(kind)
 
 
-def _summed(rows_SC: Tensor, place_Tk: Tensor) -> Tensor:
-    """Of each token's pairs: T × C."""
+def _summed(rows_SC: Tensor, place_Tk: Tensor, residual_TC: Tensor | None = None) -> Tensor:
+    """Of each token's pairs, and the residual: T × C."""
     if _has_kernels(rows_SC):
         from freerun.models import expert_kernels
 
-        return expert_kernels.summed(rows_SC, place_Tk)
-    return rows_SC[place_Tk].sum(1, dtype=_wide(rows_SC))
+        return expert_kernels.summed(rows_SC, place_Tk, residual_TC)
+    summed = rows_SC[place_Tk].sum(1, dtype=_wide(rows_SC))
+    return summed if residual_TC is None else residual_TC + summed
 
 
 def _has_kernels(x: Tensor) -> bool:

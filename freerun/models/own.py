@@ -177,7 +177,8 @@ class ExpertLayer(Layer):
 
     def spread(self, hidden: Tensor, x: Tensor, scores: Tensor, chosen: Tensor) -> Tensor:
         weights = weights_of(scores, chosen, self.experts.normed)
-        return hidden + through_experts(x, weights, chosen, self.expert_gate_up.by_expert, self.expert_down.by_expert)
+        gate_up, down = self.expert_gate_up.by_expert, self.expert_down.by_expert
+        return through_experts(x, weights, chosen, gate_up, down, residual_TC=hidden)
 
 
 def _qk_norm(shape: Shape, heads: int) -> nn.Module:

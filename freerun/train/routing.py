@@ -6,8 +6,8 @@ choice is taken as it was (Ma et al. 2025, "Stabilizing MoE reinforcement learni
 routers"), and only what each expert counts comes from the present router, which learns by that. Where the choice is not
 known (an answer's last token, engines that do not tell) the router chooses.
 
-Shapes: T tokens, L layers that have experts, E experts of each, k of them for a token; U tokens whose choice is not known,
-C at which it is compared.
+Shapes: T tokens, L layers that have experts, E experts of each, k of them for a token; U tokens whose choice is not
+known, C at which it is compared.
 """
 
 from typing import NamedTuple
