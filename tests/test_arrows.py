@@ -74,8 +74,10 @@ HOMES = {
         "bench/transformers_baseline.py",
     },
     "triton": {
-        *("engines/embedded/kernels.py", "engines/embedded/sampling_kernels.py"),
-        *("engines/embedded/fused.py", "engines/embedded/gpu.py"),
+        *("engines/embedded/kernels.py", "engines/embedded/product_kernels.py", "engines/embedded/guess_kernels.py"),
+        *("engines/embedded/sampling_kernels.py", "engines/embedded/sampling_slots.py"),
+        *("engines/embedded/fused.py", "engines/embedded/few_rows.py", "engines/embedded/gpu.py"),
+        "engines/embedded/guess_bursts.py",
         *("models/expert_kernels.py", "engines/embedded/expert_kernels.py", "engines/embedded/experts.py"),
         "train/kernels.py",
     },

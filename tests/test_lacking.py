@@ -1,5 +1,6 @@
 """The line at the end of the tests."""
 
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -31,9 +32,23 @@ def test_it_counts_by_what_is_lacking() -> None:
 def test_one_line_whoever_runs_the_tests(workers: int, tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text(TESTS)
     (tmp_path / "test_none.py").write_text("import pytest\npytest.skip('needs a GPU', allow_module_level=True)")
-    options = ["-p", "tests.lacking", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", "-n", str(workers)]
+    options = [
+        "-p",
+        "xdist",
+        "-p",
+        "tests.lacking",
+        "-p",
+        "no:cacheprovider",
+        f"--rootdir={tmp_path}",
+        "-n",
+        str(workers),
+    ]
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, str(tmp_path)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "pytest", *options, str(tmp_path)],
+        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # others take seconds to be imported
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ran.returncode == 0, ran.stdout
     line = "not run here, for lack of: bubblewrap, which `apt install bubblewrap` brings (3 tests); a GPU (1 file)"

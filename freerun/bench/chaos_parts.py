@@ -7,6 +7,7 @@ number was given to another one meanwhile. Only descendants of the controller ar
 import os
 import signal
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Self
 
 from freerun.bench.chaos_schedule import PartKind
 from freerun.machine.descendants import children
-from freerun.machine.spare import SPARE
+from freerun.machine.preloaded import PRELOADED
 
 _MODULES = {
     "freerun.rewards.forkserver": PartKind.JUDGE,
@@ -44,11 +45,10 @@ class Part:
 def parts_of(controller: int) -> list[Part]:
     """The controller first, and all that it has started, by name."""
     found = [Part(PartKind.CONTROLLER, "controller", controller, os.getpid())]
-    for pid in sorted(children(controller)):
+    for parent, pid in _started_by(controller):
         words = _command(pid)
-        log = _log_of(pid)
-        if _CHILD in words and (kind := _kind(words, log)):
-            found.append(Part(kind, log or kind, pid, controller))
+        if _CHILD in words and (kind := _kind(words)):
+            found.append(Part(kind, _log_of(pid) or kind, pid, parent))
         for kind in (kind for module, kind in _MODULES.items() if module in words):
             found.append(Part(kind, f"{kind} forkserver", pid, controller))
             workers = enumerate(sorted(children(pid)), start=1)
@@ -81,11 +81,17 @@ class Held:
         self.release()
 
 
-def _kind(words: list[str], log: str | None) -> PartKind | None:
-    """A spare process that was taken prints to the log of what it became."""
+def _started_by(controller: int) -> Iterator[tuple[int, int]]:
+    """The parent of each process and its id: the controller itself, or what it forks its children from."""
+    for pid in sorted(children(controller)):
+        if PRELOADED in _command(pid):
+            yield from ((pid, child) for child in sorted(children(pid)))
+        else:
+            yield controller, pid
+
+
+def _kind(words: list[str]) -> PartKind | None:
     name = words[words.index(_CHILD) + 1]
-    if name == SPARE and log:
-        name = log.partition(" ")[0]
     return PartKind(name) if name in (PartKind.ENGINE, PartKind.TRAINER, PartKind.JUDGE) else None
 
 

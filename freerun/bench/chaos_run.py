@@ -83,7 +83,11 @@ class SupervisedRun:
         await self._start("train", *self.settings, *where)
 
     async def resume(self) -> None:
-        await self._start("resume", str(self.folder.path))
+        """What has ended before it had a folder is begun once more: there is nothing to go on with."""
+        if self.folder.config.exists():
+            await self._start("resume", str(self.folder.path))
+        else:
+            await self.train()
 
     async def _start(self, *arguments: str) -> None:
         self.starts += 1

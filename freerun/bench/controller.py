@@ -253,7 +253,7 @@ async def _processes(
     work: Work, folder: RunFolder, accept: dict[str, Any], site: Site
 ) -> AsyncIterator[tuple[list[HttpEngine], TimedTrainer]]:
     async with AsyncExitStack() as stack:
-        processes = await stack.enter_async_context(Processes("freerun.bench.scripted_child", folder.logs))
+        processes = await stack.enter_async_context(Processes("freerun.bench.scripted_child", folder.logs, fork=False))
         key = token_hex()
         first = Settings(work.tokens, *site.trainer, endpoint=site.endpoint(folder.path))
         engines = [

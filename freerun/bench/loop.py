@@ -75,6 +75,17 @@ class Measured:
     """From the swap until the new version's first tokens were there, mean."""
     recomputed_tokens: float
     """Cache to be rebuilt after an update, mean."""
+    effective_samples: float
+    """What share of the tokens trained on counts, by how far their ratios are spread; mean over steps."""
+    kept_caches: float
+    """Share (0 to 1) of running answers whose caches were kept at an update, where the engine chose; mean."""
+    cache_error: float
+    """Mean |Δ log-probability| of kept caches against a recompute, as last measured, where the engine chose."""
+
+    @property
+    def effective_per_s(self) -> float:
+        """Tokens a second, as far as they count."""
+        return self.tokens_per_s * self.effective_samples
 
     @classmethod
     def of(cls, way: Way, steps: list[StepRecord], generated_per_s: float) -> "Measured":
@@ -95,6 +106,9 @@ class Measured:
             pause_s=sum(s.update_pause_s for s in steps) / len(steps),
             first_token_s=sum(s.first_token_s for s in steps) / len(steps),
             recomputed_tokens=sum(s.trainer["recomputed_tokens"] for s in steps) / len(steps),
+            effective_samples=sum(s.trainer["effective_samples"] for s in steps) / len(steps),
+            kept_caches=sum(s.trainer.get("kept_caches", 0.0) for s in steps) / len(steps),
+            cache_error=next((s.trainer["cache_error"] for s in reversed(steps) if "cache_error" in s.trainer), 0.0),
         )
 
 
@@ -245,6 +259,11 @@ def table(work: Work, runs: dict[str, Measured]) -> Table:
     row("update: engine stands still", lambda run: f"{1e3 * run.pause_s:,.1f} ms")
     row("update: swapped to first tokens", lambda run: f"{1e3 * run.first_token_s:,.0f} ms")
     row("tokens recomputed a step", lambda run: f"{run.recomputed_tokens:,.0f}")
+    row("effective samples", lambda run: f"{run.effective_samples:.1%}")
+    if any(run.on_update == "auto" for run in runs.values()):
+        row("effective tokens/s", lambda run: f"{run.effective_per_s:,.0f}")
+        row("caches kept, by choice", lambda run: f"{run.kept_caches:.0%}" if run.on_update == "auto" else "")
+        row("their error, measured", lambda run: f"{run.cache_error:.3f} nats" if run.on_update == "auto" else "")
     return table
 
 

@@ -3,348 +3,332 @@ and ours.
 
 A run paces itself so that its data is no older than need be, so what staleness does is seen only where it is held. Here
 the real engine samples every batch with the weights of exactly η versions ago, and the real learner takes a step on it:
-one process a run, the two taking turns, on the demo's task. All runs of a seed start from the same weights and see the
+one process a run (staleness_run.py), the two taking turns. All runs of a seed start from the same weights and see the
 same tasks in the same order; they differ in η and in the objective alone.
+
+The sweep has a folder: `sweep.json` (what all runs share), `tasks`, the warm model, and `runs`, a file for each run
+that is over. The same command goes on where it was stopped; η, objectives and seeds may be added.
 """
 
 import asyncio
 import json
 import os
-import sys
-import tempfile
-from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
-from importlib.resources import as_file, files
-from itertools import islice
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from random import Random
 from statistics import fmean, stdev
-from typing import Any
 
 import msgspec
-import numpy as np
-import torch
 from rich.console import Console
 from rich.table import Table
 
-from freerun.bench.staleness_picture import Line, picture
-from freerun.commands.demo import LETTERS, write_tasks
+from freerun.bench.staleness_page import page
+from freerun.bench.staleness_run import CHANGES, OBJECTIVES, Outcome, Run, WarmUp
+from freerun.bench.staleness_tasks import Lesson, find_lesson
 from freerun.commands.progress import counting
-from freerun.config.load import load_config
 from freerun.control.waiting import together
-from freerun.core import Batch, ConfigError, Group, ProcessDied, Sample, Task, TrainerError
-from freerun.engines.base import Completion
-from freerun.engines.embedded.in_process import InProcessEngine
-from freerun.machine.parent import end_with_parent
-from freerun.machine.processes import ChildProcess, describe_exit
-from freerun.models.checkpoint import load_decoder
-from freerun.models.tiny import make_model
-from freerun.rollouts.single_turn import sample_of
-from freerun.run.prepare import Prepared, example_of, prepare, prepare_sft
-from freerun.train.learner import Learner
+from freerun.core import ConfigError, ProcessDied
+from freerun.core.files import atomic_folder, write_atomically
+from freerun.core.text import counted, did_you_mean
+from freerun.machine.gpus import visible_gpus
+from freerun.machine.mps import Mps, MpsRefused
+from freerun.machine.processes import ChildProcess
+from freerun.machine.scratch import scratch_folder
 
-OBJECTIVES = {"ppo": "plain PPO", "paper": "decoupled PPO", "freerun": "with distance"}
-CHANGES = {
-    "ppo": ("train.objective=ppo",),
-    "paper": ("train.objective=decoupled_ppo", "train.corrections=[token]"),
-    "freerun": ("train.objective=decoupled_ppo",),
-}
-WARM_UP = (
-    "train.lr=1e-3",
-    "train.warmup_steps=1",
-    "train.decay_steps=0",
-    "control.groups_per_step=128",
-    "control.steps=2000",
-)
-REGIME = (
-    "control.groups_per_step=16", "rollout.group_size=16", "train.minibatches=4", "train.warmup_steps=10",
-    "train.decay_steps=0", "train.entropy.coef=0", "train.betas=[0.9, 0.95]",
-)  # fmt: skip
-"""What differs from the demo: the paper's four minibatches, its constant learning rate and its β₂; half as many groups;
-each objective's own corrections, and nothing for entropy."""
-WARM = 0.4
-"""The share of answers that should be right when reinforcement learning begins."""
-CHECK_EVERY, CHECKED = 5, 256
-"""In the warm-up: supervised steps, and tasks to look at."""
-ANSWERS = 4
-"""To each held-out task, when a run is over."""
-MEASURE_EVERY = 5
+STDERR = Console(stderr=True, highlight=False)
 
 
-@dataclass(frozen=True, slots=True)
-class WarmUp:
-    """Supervised learning from nothing, until that share of the answers is right."""
+@dataclass(frozen=True)
+class Sweep:
+    """What all runs share. A folder has the runs of one sweep."""
 
-    folder: str
-    seed: int
-    until: float
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One run of reinforcement learning, from where the warm-up of its seed ended."""
-
-    folder: str
-    seed: int
-    eta: int
-    objective: str
+    task: str
+    model: str | None
+    data: str | None
     steps: int
     lr: float
+    settings: list[str]
+    device: str
+
+    @property
+    def lesson(self) -> Lesson:
+        return find_lesson(self.task)
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of a run. Shares and means are over the second half of its steps."""
+@dataclass(frozen=True)
+class Asked:
+    """Which runs, and how many at a time."""
 
-    seed: int
-    eta: int
-    objective: str
-    reward: float
-    """The reward of the last weights on the held-out tasks."""
-    rewards: list[float]
-    """The rewards of the batches: a mean for each tenth of the run."""
-    drift: float
-    """Mean |log π_proximal / π_behavior| of a token, before the step."""
-    ratio: float
-    """Mean π_proximal / π_behavior."""
-    outside_share: float
-    """Tokens that are more than 0.2 from a ratio of 1 before the step has begun."""
-    effective_samples: float
-    clip_share: float
-    entropy: float
-    """At the last step, of the tokens it trained on."""
+    etas: list[int]
+    objectives: list[str]
+    seeds: list[int]
+    workers: int
+    within_s: float = float("inf")
+    """No run begins later than that: what is left is for the next time."""
+    began_s: float = field(default_factory=time.monotonic)
 
-
-class Sampler:
-    """The engine, and the judge of its answers."""
-
-    def __init__(self, prepared: Prepared) -> None:
-        config = prepared.config
-        self.engine = InProcessEngine(load_decoder(Path(config.model.path)), config.engine)
-        self._tokenizer, self._sampling = prepared.tokenizer, config.rollout.sampling()
-
-    def groups(self, tasks: Iterable[Task], size: int, seed: str) -> list[Group]:
-        """All tasks together; the samples of each in the order of their index."""
-        asked = list(tasks)
-        seeds = [Random(f"{seed}/{index}").getrandbits(62) for index in range(len(asked))]
-        found = self.engine.answer_all(
-            [
-                (task.prompt_tokens, replace(self._sampling, seed=own), size)
-                for task, own in zip(asked, seeds, strict=True)
-            ]
-        )
-        return [self._group(index, *one) for index, one in enumerate(zip(asked, found, strict=True))]
-
-    def reward(self, tasks: Iterable[Task], size: int, seed: str) -> float:
-        return fmean(reward for group in self.groups(tasks, size, seed) for reward in group.rewards)
-
-    def _group(self, id: int, task: Task, found: list[Completion]) -> Group:
-        samples = [self._judged(task, completion) for completion in found]
-        return Group(id, task, samples, admitted_at=self.engine.version)
-
-    def _judged(self, task: Task, completion: Completion) -> Sample:
-        text = self._tokenizer.decode(completion.tokens.tolist(), skip_special_tokens=True)
-        sample = sample_of(task, completion, text)
-        sample.reward = float(text.strip() == task.answer)
-        return sample
-
-
-class AtAge:
-    """Engine and learner, the engine η versions behind.
-
-    Invariant: `_past` holds the weights of the versions after the engine's, up to the learner's, oldest first. The
-    first η steps train on what version 0 sampled, at an age that grows from 0 to η.
-    """
-
-    def __init__(self, prepared: Prepared) -> None:
-        config = prepared.config
-        self.sampler = Sampler(prepared)
-        self.learner = Learner(
-            load_decoder(Path(config.model.path)), config.train, 1.0, config.seed, config.rollout.max_new_tokens
-        )
-        self._config, self._tasks = config, prepared.stream(epochs=None)
-        self._past = deque[dict[str, torch.Tensor]]()
-
-    def batch(self) -> Batch:
-        """The next tasks, answered by the weights of η versions ago."""
-        version, config = self.learner.version, self._config
-        if version - config.control.max_staleness > self.sampler.engine.version:
-            self.sampler.engine.swap_weights(version - config.control.max_staleness, self._past.popleft())
-        tasks = islice(self._tasks, config.control.groups_per_step)
-        return Batch(version, self.sampler.groups(tasks, config.rollout.group_size, f"{config.seed}/{version}"))
-
-    def learn(self, batch: Batch) -> dict[str, float]:
-        metrics = self.learner.step(batch).metrics
-        self._past.append({name: tensor.clone() for name, tensor in self.learner.policy.tensors().items()})
-        return metrics
-
-    def final_reward(self, held_out: list[Task]) -> float:
-        self.sampler.engine.swap_weights(self.learner.version, self.learner.policy.tensors())
-        return self.sampler.reward(held_out, ANSWERS, f"held-out/{self._config.seed}")
-
-    def ratios(self, batch: Batch) -> torch.Tensor:
-        """π_proximal / π_behavior of every trained token, whatever the objective makes of it."""
-        samples = batch.samples
-        proximal = [logprob for logprobs in self.learner.score(samples) for logprob in logprobs]
-        behavior = np.concatenate([sample.behavior_logprobs[sample.loss_mask] for sample in samples])
-        return (torch.tensor(proximal) - torch.from_numpy(behavior)).exp()
-
-
-def warm_up(job: WarmUp) -> float:
-    """Makes model and tasks in the folder, and the warm model, `warm`; its reward when it was last looked at."""
-    folder = Path(job.folder)
-    make_model(folder / "model", LETTERS + ">", job.seed)
-    write_tasks(folder, job.seed)
-    prepared = prepare_sft(*_config(job, "model", "sft", *WARM_UP))
-    config, checked = prepared.config, prepared.held_out[-CHECKED:]
-    sampler, learner = Sampler(prepared), Learner(load_decoder(folder / "model"), config.train, seed=job.seed)
-    stream = prepared.stream(epochs=None)
-    for step in range(1, config.control.steps + 1):
-        learner.sft([example_of(task, prepared) for task in islice(stream, config.control.groups_per_step)])
-        if step % CHECK_EVERY == 0:
-            sampler.engine.swap_weights(learner.version, learner.policy.tensors())
-            reward = sampler.reward(checked, 1, f"{job.seed}/{step}")
-            if reward >= job.until:
-                learner.save(folder / "warm", like=folder / "model")
-                return reward
-    raise TrainerError(f"seed {job.seed} is not at {job.until} after {config.control.steps} supervised steps; lower it")
-
-
-def train(job: Run, stepped: Callable[[], None] = lambda: None) -> Outcome:
-    prepared = prepare_run(job)
-    at_age, rewards, clipped, ratios = AtAge(prepared), list[float](), list[float](), list[torch.Tensor]()
-    metrics = dict[str, float]()
-    for version in range(job.steps):
-        batch = at_age.batch()
-        if version >= job.steps // 2 and (job.steps - 1 - version) % MEASURE_EVERY == 0:
-            ratios.append(at_age.ratios(batch))
-        metrics = at_age.learn(batch)
-        rewards.append(fmean(reward for group in batch.groups for reward in group.rewards))
-        clipped.append(metrics["clip_share"])
-        stepped()
-    ratio, tenth = torch.cat(ratios).double(), max(job.steps // 10, 1)
-    return Outcome(
-        seed=job.seed,
-        eta=job.eta,
-        objective=job.objective,
-        reward=at_age.final_reward(prepared.held_out),
-        rewards=[round(fmean(rewards[at : at + tenth]), 3) for at in range(0, job.steps, tenth)],
-        drift=ratio.log().abs().mean().item(),
-        ratio=ratio.mean().item(),
-        outside_share=((ratio - 1).abs() > 0.2).double().mean().item(),
-        effective_samples=(ratio.mean() ** 2 / ratio.square().mean()).item(),
-        clip_share=fmean(clipped[job.steps // 2 :]),
-        entropy=metrics["entropy"],
-    )
-
-
-def prepare_run(job: Run, *overrides: str) -> Prepared:
-    changes = (*CHANGES[job.objective], f"train.lr={job.lr}", f"control.max_staleness={job.eta}")
-    return prepare(*_config(job, "warm", "train", *REGIME, *changes, *overrides))
-
-
-def _config(job: WarmUp | Run, model: str, data: str, *overrides: str) -> Any:
-    """The demo's, with changes."""
-    folder = Path(job.folder)
-    paths = [f"model.path={folder / model}", f"data.source={folder / data}.jsonl", f"seed={job.seed}"]
-    paths.append(f"held_out.source={folder / 'held_out.jsonl'}")
-    with as_file(files("freerun.commands") / "demo.yaml") as file:
-        return load_config(file, [*paths, *overrides])
+    @property
+    def in_time(self) -> bool:
+        return time.monotonic() - self.began_s < self.within_s
 
 
 def parse_etas(text: str) -> list[int]:
     try:
-        etas = sorted({int(part) for part in text.split(",")})
+        etas = sorted({int(part) for part in text.replace(",", " ").split()})
     except ValueError:
         raise ConfigError(f"--etas {text} is not a list of whole numbers, such as 0,1,4,16") from None
+    if not etas:
+        raise ConfigError("--etas is empty; give whole numbers, such as 0,1,4,16")
     if etas[0] < 0:
         raise ConfigError(f"--etas {text}: data cannot come from {-etas[0]} versions ahead; leave {etas[0]} out")
     return etas
 
 
-async def bench_staleness(etas: list[int], seeds: list[int], steps: int, lr: float, out: Path, json_only: bool) -> None:
-    if steps <= 2 * max(etas):
-        raise ConfigError(f"--steps {steps} is too few for η = {max(etas)}: make it more than {2 * max(etas)}")
-    room = asyncio.Semaphore(os.cpu_count() or 1)
-    with (
-        tempfile.TemporaryDirectory(prefix="freerun-staleness-") as place,
-        counting("steps", len(seeds) * len(etas) * len(OBJECTIVES) * steps) as stepped,
-    ):
-        folders = {seed: Path(place) / f"seed-{seed}" for seed in seeds}
-        for folder in folders.values():
-            folder.mkdir()
-        warm_ups = (WarmUp(str(folder), seed, WARM) for seed, folder in folders.items())
-        starts = await together(*(_child(job, room, stepped) for job in warm_ups))
-        outcomes = await sweep(folders, etas, steps, lr, room, stepped)
-    show(outcomes, [float(start) for start in starts], steps, lr, out, json_only)
+def parse_objectives(text: str) -> list[str]:
+    names = list(dict.fromkeys(text.replace(",", " ").split()))
+    for name in names:
+        if name not in CHANGES:
+            raise ConfigError(
+                f"--objectives {name} is not known{did_you_mean(name, CHANGES)}; it is {', '.join(CHANGES)}"
+            )
+    if not names:
+        raise ConfigError(f"--objectives is empty; give some of {', '.join(CHANGES)}")
+    return names
 
 
-async def sweep(
-    folders: dict[int, Path],
-    etas: list[int],
-    steps: int,
-    lr: float,
-    room: asyncio.Semaphore,
-    stepped: Callable[[], None],
-) -> list[Outcome]:
-    """Every η with every objective from every seed's warm model, as many at a time as there is room for."""
-    runs = [
-        Run(str(folder), seed, eta, objective, steps, lr)
-        for seed, folder in folders.items()
-        for eta in etas
-        for objective in OBJECTIVES
-    ]
-    ended = await together(*(_child(run, room, stepped) for run in runs))
-    return [msgspec.json.decode(line, type=Outcome) for line in ended]
+def sweep_of(
+    task: str | None, model: str | None, data: str | None, steps: int | None, lr: float | None, settings: Sequence[str]
+) -> Sweep:
+    """With the task's own values for what is not said."""
+    task = task or ("chain_sum-hard" if model else "reverse")
+    lesson = find_lesson(task)
+    if lesson.own_model and model:
+        raise ConfigError(f"--task {task} makes its own models; leave --model {model} out, or choose another task")
+    if not lesson.own_model and not model:
+        raise ConfigError(f"--task {task} needs a model: give its folder, or its name on the hub, by --model")
+    gpus = visible_gpus()
+    device = gpus[0].name if gpus else f"CPU, {os.cpu_count()} core(s)"
+    return Sweep(task, model, data, steps or lesson.steps, lr or lesson.lr, list(settings), device)
 
 
-async def _child(job: WarmUp | Run, room: asyncio.Semaphore, stepped: Callable[[], None]) -> bytes:
-    """The last line that the job's process writes; it writes an empty one for each step before."""
-    kind = type(job).__name__
-    what = kind if isinstance(job, WarmUp) else f"{job.objective}-{job.eta}"
-    log = Path(job.folder) / f"{what}.log"
-    async with room:
-        child = await ChildProcess.start(
-            *(what, "freerun.bench.staleness", kind, msgspec.json.encode(job).decode()),
-            environment={"OMP_NUM_THREADS": "1"},
-            log=log,
-            stdout=asyncio.subprocess.PIPE,
-        )
-        assert child.process.stdout
+async def bench_staleness(sweep: Sweep, asked: Asked, out: Path, json_only: bool) -> None:
+    if sweep.steps <= 2 * max(asked.etas):
+        least = 2 * max(asked.etas)
+        raise ConfigError(f"--steps {sweep.steps} is too few for η = {max(asked.etas)}: make it more than {least}")
+    folder = SweepFolder(out, sweep)
+    async with sharing_the_gpu(asked.workers) as environment:
+        workers = Workers(asked, environment, folder.logs)
+        await folder.warm_up(workers)
+        failures = await folder.run_all(workers)
+    show(folder, asked, json_only)
+    if failures:
+        raise failures[0]
+
+
+@asynccontextmanager
+async def sharing_the_gpu(workers: int) -> AsyncIterator[dict[str, str]]:
+    """The environment for processes that are to use one GPU at the same time."""
+    threads = {"OMP_NUM_THREADS": str(max((os.cpu_count() or 1) // workers, 1) if visible_gpus() else 1)}
+    if not visible_gpus() or workers == 1:
+        yield threads
+        return
+    with scratch_folder() as place:
+        mps = Mps(place / "mps")
         try:
-            last = b""
-            async for line in child.process.stdout:
-                last = line.strip()
-                if not last:
-                    stepped()
-            if code := await child.process.wait():
-                raise ProcessDied(f"the process of {what}, seed {job.seed}, {describe_exit(code)}", child.log_tail())
-            return last
+            await mps.__aenter__()
+        except MpsRefused as why:
+            STDERR.print(f"no MPS, so that the processes take turns on the GPU: {why}")
+            yield threads
+            return
+        try:
+            yield threads | mps.environment(high_priority=True)
         finally:
-            await child.end(grace_s=0)
+            await mps.__aexit__(None, None, None)
 
 
-def show(outcomes: list[Outcome], starts: list[float], steps: int, lr: float, out: Path, json_only: bool) -> None:
-    etas = sorted({outcome.eta for outcome in outcomes})
-    lines = [
-        Line(name, [[o.reward for o in outcomes if (o.objective, o.eta) == (objective, eta)] for eta in etas])
-        for objective, name in OBJECTIVES.items()
-    ]
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(picture(etas, lines, f"Held-out reward after {steps} steps on data of age η, lr {lr:g}"))
-    console = Console(stderr=json_only)
-    console.print(_table(outcomes, steps, lr))
-    falls = [f"{line.name} from {fmean(line.rewards[0]):.3f} to {fmean(line.rewards[-1]):.3f}" for line in lines]
-    console.print(f"η from {etas[0]} to {etas[-1]}: {', '.join(falls)}; picture: {out}", highlight=False)
-    head = {"bench": "staleness", "steps": steps, "lr": lr, "regime": REGIME, "starts": starts}
+class Workers:
+    """Processes that work side by side, as many as were asked for."""
+
+    def __init__(self, asked: Asked, environment: dict[str, str], logs: Path) -> None:
+        self.asked, self._environment, self._logs = asked, environment, logs
+        self._room = asyncio.Semaphore(asked.workers)
+
+    async def work(self, job: WarmUp | Run, name: str, stepped: Callable[[], None]) -> bytes | None:
+        """The last line that the job's process writes, which writes an empty one for each step before; None if there
+        was no time left to begin."""
+        async with self._room:
+            if not self.asked.in_time:
+                return None
+            child = await ChildProcess.start(
+                *(name, "freerun.bench.staleness_run", type(job).__name__, msgspec.json.encode(job).decode()),
+                environment=self._environment,
+                log=self._logs / f"{name}.log",
+                stdout=asyncio.subprocess.PIPE,
+            )
+            try:
+                return await _last_line(child, stepped)
+            finally:
+                await child.end(grace_s=0)
+
+
+async def _last_line(child: ChildProcess, stepped: Callable[[], None]) -> bytes:
+    assert child.process.stdout
+    last = b""
+    async for line in child.process.stdout:
+        last = line.strip()
+        if not last:
+            stepped()
+    if await child.process.wait():
+        raise child.died()
+    return last
+
+
+class SweepFolder:
+    """Where a sweep lies, and what of it there is already."""
+
+    def __init__(self, path: Path, sweep: Sweep) -> None:
+        self.path, self.sweep = path, sweep
+        self.logs, self._runs = path / "logs", path / "runs"
+        for folder in (path, self.logs, self._runs):
+            folder.mkdir(parents=True, exist_ok=True)
+        self._check_same()
+
+    def _check_same(self) -> None:
+        """Runs of another model or learning rate would be no comparison."""
+        file = self.path / "sweep.json"
+        if not file.exists():
+            write_atomically(file, json.dumps(asdict(self.sweep), indent=2) + "\n")
+            return
+        there = json.loads(file.read_bytes())
+        for key, value in asdict(self.sweep).items():
+            if there.get(key) != value:
+                raise ConfigError(
+                    f"{self.path} has runs with {key} {there.get(key)}, not {value}: name another folder by --out"
+                )
+
+    async def warm_up(self, workers: "Workers") -> None:
+        """Makes the tasks, and the models that runs start from, where they are not there yet."""
+        lesson, jobs = self.sweep.lesson, list[WarmUp]()
+        for seed in workers.asked.seeds if lesson.own_model else [0]:
+            tasks = self._tasks(seed)
+            if not tasks.exists():
+                with atomic_folder(tasks) as unfinished:
+                    lesson.write(unfinished, self.sweep.data, seed)
+            if lesson.warm_up and not self._start(seed).exists():
+                plan, settings = lesson.warm_up, tuple(self.sweep.settings)
+                model = self.sweep.model
+                jobs.append(WarmUp(self.sweep.task, str(tasks), str(self._start(seed)), seed, plan, model, settings))
+        if jobs:
+            with counting("warm-up, at most", sum(job.plan.steps for job in jobs), STDERR) as stepped:
+                starts = await together(*(workers.work(job, Path(job.warm).name, stepped) for job in jobs))
+            told = ", ".join(f"{float(start):.3f}" for start in starts if start is not None)
+            STDERR.print(f"the warm-up is over: reward {told}")
+
+    async def run_all(self, workers: "Workers") -> list[ProcessDied]:
+        """What is not there yet. A run that fails is no reason to stop the others."""
+        missing = [run for run in self._jobs(workers.asked) if not self._file(run).exists()]
+        if there := len(self._jobs(workers.asked)) - len(missing):
+            STDERR.print(f"{counted(there, 'run')} there already, {len(missing)} to go")
+        if not missing:
+            return []
+        with counting("steps", sum(run.steps for run in missing), STDERR) as stepped:
+            failures = await together(*(self._run(workers, run, stepped) for run in missing))
+        return [failure for failure in failures if failure]
+
+    async def _run(self, workers: "Workers", run: Run, stepped: Callable[[], None]) -> ProcessDied | None:
+        start_s = time.monotonic()
+        try:
+            line = await workers.work(run, run.name, stepped)
+        except ProcessDied as failure:
+            STDERR.print(f"{run.name} failed: {failure}")
+            return failure
+        if line is None:
+            return None
+        outcome = msgspec.json.decode(line, type=Outcome)
+        write_atomically(self._file(run), line + b"\n")
+        self.write_page()
+        STDERR.print(
+            f"{OBJECTIVES[run.objective]}, η {run.eta}, seed {run.seed}: {outcome.checks[0].reward:.3f} -> "
+            f"{outcome.reward:.3f}, after {time.monotonic() - start_s:.0f} s"
+        )
+        return None
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """Of all runs that are over, whenever that was."""
+        found = [msgspec.json.decode(file.read_bytes(), type=Outcome) for file in self._runs.glob("*.json")]
+        order = list(OBJECTIVES)
+        return sorted(found, key=lambda outcome: (outcome.eta, order.index(outcome.objective), outcome.seed))
+
+    def write_page(self) -> None:
+        write_atomically(self.path / "index.html", page(self.sweep, self.outcomes))
+
+    def _jobs(self, asked: Asked) -> list[Run]:
+        """Seed by seed, so that what is there when time is over can be compared."""
+        sweep = self.sweep
+        return [
+            Run(
+                *(sweep.task, str(self._tasks(seed)), str(self._start(seed)), seed, eta, objective),
+                *(sweep.steps, sweep.lr, tuple(sweep.settings)),
+            )
+            for seed in asked.seeds
+            for eta in asked.etas
+            for objective in asked.objectives
+        ]
+
+    def _file(self, run: Run) -> Path:
+        return self._runs / f"{run.name}.json"
+
+    def _tasks(self, seed: int) -> Path:
+        return self.path / (f"tasks-{seed}" if self.sweep.lesson.own_model else "tasks")
+
+    def _start(self, seed: int) -> Path:
+        lesson = self.sweep.lesson
+        if lesson.warm_up is None:
+            assert self.sweep.model is not None
+            return Path(self.sweep.model)
+        return self.path / (f"warm-{seed}" if lesson.own_model else "warm")
+
+
+def show(folder: SweepFolder, asked: Asked, json_only: bool) -> None:
+    outcomes, sweep = folder.outcomes, folder.sweep
+    console = Console(stderr=json_only, highlight=False)
+    if not outcomes:
+        console.print(f"no run is over yet: the same command goes on in {folder.path}")
+        return
+    folder.write_page()
+    console.print(_table(outcomes, sweep))
+    wanted = len(asked.etas) * len(asked.objectives) * len(asked.seeds)
+    left = wanted - sum(
+        (o.eta in asked.etas) and (o.objective in asked.objectives) and (o.seed in asked.seeds) for o in outcomes
+    )
+    if left:
+        console.print(f"{counted(left, 'run')} left: the same command goes on with them")
+    console.print(f"page: {folder.path / 'index.html'}")
+    head = {"bench": "staleness"} | asdict(sweep)
     print(json.dumps(head | {"runs": [asdict(outcome) for outcome in outcomes]}))
 
 
-def _table(outcomes: list[Outcome], steps: int, lr: float) -> Table:
+def _table(outcomes: list[Outcome], sweep: Sweep) -> Table:
     seeds = len({outcome.seed for outcome in outcomes})
-    table = Table(title=f"Held-out reward after {steps} steps, lr {lr:g}, {seeds} seed(s), mean ± standard deviation")
-    for column in ("η", "objective", "reward", "worst", "drift", "outside ±0.2", "effective", "clipped", "entropy"):
+    title = (
+        f"{sweep.task}: held-out reward after {sweep.steps} steps, lr {sweep.lr:g}, {seeds} seed(s), mean ± deviation"
+    )
+    table = Table(title=title)
+    for column in (
+        "η",
+        "objective",
+        "reward",
+        "worst",
+        "drift",
+        "outside ±0.2",
+        "effective",
+        "kept",
+        "clipped",
+        "entropy",
+    ):
         table.add_column(column, justify="right")
     cells: dict[tuple[int, str], list[Outcome]] = {}
     for outcome in outcomes:
@@ -360,17 +344,12 @@ def _table(outcomes: list[Outcome], steps: int, lr: float) -> Table:
             f"{fmean(o.drift for o in found):.3f}",
             f"{fmean(o.outside_share for o in found):.1%}",
             f"{fmean(o.effective_samples for o in found):.0%}",
+            f"{fmean(o.kept_share for o in found):.0%}",
             f"{fmean(o.clip_share for o in found):.1%}",
             f"{fmean(o.entropy for o in found):.3f}",
         )
     return table
 
 
-if __name__ == "__main__":
-    end_with_parent()
-    torch.set_num_threads(1)
-    kind, settings = sys.argv[1:]
-    if kind == WarmUp.__name__:
-        print(warm_up(msgspec.json.decode(settings, type=WarmUp)))
-    else:
-        print(msgspec.json.encode(train(msgspec.json.decode(settings, type=Run), print)).decode())
+def workers_here() -> int:
+    return 4 if visible_gpus() else os.cpu_count() or 1

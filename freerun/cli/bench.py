@@ -38,7 +38,7 @@ Settings = Annotated[
     ),
 ]
 OnUpdate = Annotated[
-    Literal["recompute", "keep"],
+    Literal["recompute", "keep", "auto"],
     typer.Option(help="Whether new weights rebuild the cache of running answers."),
 ]
 JsonOnly = Annotated[bool, typer.Option("--json", help="Print the JSON line only; the table goes to stderr.")]
@@ -116,6 +116,36 @@ def bench_interrupt(
     work = Work.here(model, groups, slots, longest, settings or [])
     steps = steps or (6 if work.on_gpu else 4)
     run_to_end(bench_interrupt(work, max_staleness, steps, on_update, json_only), lambda: "stopped")
+
+
+@bench.command("update")
+def bench_update(
+    settings: Settings = None,
+    max_staleness: Annotated[int, typer.Option(help="The staleness bound η.", min=1)] = 4,
+    model: Model = None,
+    groups: Groups = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            help="Measured steps of each, at least η + 3: 6 on a GPU, 4 on a CPU.",
+            min=1,
+            show_default=False,
+        ),
+    ] = None,
+    slots: Slots = None,
+    longest: Longest = None,
+    json_only: JsonOnly = False,
+) -> None:
+    """New weights: keep the caches of running answers, rebuild them, or choose for each; by effective tokens a second.
+
+    How far weights move between versions decides what a kept cache is worth: train.lr=1e-4 moves them further.
+    """
+    from freerun.bench.update import bench_update
+    from freerun.bench.work import Work
+
+    work = Work.here(model, groups, slots, longest, settings or [])
+    steps = steps or (6 if work.on_gpu else 4)
+    run_to_end(bench_update(work, max_staleness, steps, json_only), lambda: "stopped")
 
 
 @bench.command("engine")
@@ -304,17 +334,69 @@ def bench_mps(
 
 @bench.command("staleness")
 def bench_staleness(
-    etas: Annotated[str, typer.Option(help="Ages of the data, in versions.")] = "0,1,4,16",
+    settings: Settings = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="A model's folder, or its name on the hub; without it: the demo's, made on the spot."),
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            help="reverse (the demo's), chain_sum, chain_sum-hard or gsm8k. Without it: reverse, or chain_sum-hard "
+            "where there is a model.",
+            show_default=False,
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="For gsm8k: a folder with train.jsonl and test.jsonl, instead of the hub.", show_default=False
+        ),
+    ] = None,
+    etas: Annotated[str, typer.Option("--etas", "--eta", help="Ages of the data, in versions.")] = "0,1,4,16",
+    objectives: Annotated[
+        str,
+        typer.Option(
+            help="ppo (plain), paper (decoupled PPO as published), freerun (with distance), down (distance of pushes "
+            "down alone)."
+        ),
+    ] = "ppo,paper,freerun",
     seeds: Annotated[int, typer.Option(help="Runs of each kind.", min=1)] = 3,
-    steps: Annotated[int, typer.Option(help="Training steps of each run.", min=1)] = 150,
-    lr: Annotated[float, typer.Option(help="Learning rate.")] = 3e-4,
-    out: Annotated[Path, typer.Option(help="The picture, an SVG.")] = Path("runs/staleness.svg"),
-    json_only: Annotated[bool, typer.Option("--json", help="Print the JSON line only.")] = False,
+    steps: Annotated[
+        int | None, typer.Option(help="Training steps of each run: 80 to 150, by the task.", min=1, show_default=False)
+    ] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="Learning rate: 3e-4 for reverse, 2e-5 for others.", show_default=False)
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            help="Runs side by side: 4 on a GPU, which a small model leaves mostly idle; one for each core of a CPU.",
+            min=1,
+            show_default=False,
+        ),
+    ] = None,
+    within: Annotated[
+        float | None,
+        typer.Option(help="Begin no run after so many seconds; the same command goes on later.", show_default=False),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(help="The sweep's folder. Runs that are there already are not run again.")
+    ] = Path("runs/staleness"),
+    json_only: JsonOnly = False,
 ) -> None:
-    """Learning on data held at an age of η versions: plain PPO against decoupled PPO, on the demo's task."""
-    from freerun.bench.staleness import bench_staleness, parse_etas
+    """Learning on data held at an age of η versions: plain PPO against decoupled PPO, the paper's and ours."""
+    from freerun.bench import staleness
 
-    run_to_end(bench_staleness(parse_etas(etas), list(range(seeds)), steps, lr, out, json_only), lambda: "stopped")
+    sweep = staleness.sweep_of(task, model, data, steps, lr, settings or [])
+    asked = staleness.Asked(
+        staleness.parse_etas(etas),
+        staleness.parse_objectives(objectives),
+        list(range(seeds)),
+        workers or staleness.workers_here(),
+        within or float("inf"),
+    )
+    run_to_end(staleness.bench_staleness(sweep, asked, out, json_only), lambda: "stopped")
 
 
 @bench.command("gateway")

@@ -45,9 +45,9 @@ class SftProgress(Observer):
 
 
 @contextmanager
-def counting(what: str, total: int) -> Iterator[Callable[[], None]]:
+def counting(what: str, total: int, console: Console | None = None) -> Iterator[Callable[[], None]]:
     """A function to call once for each thing done."""
-    console = Console(stderr=True)
+    console = console or Console(stderr=True)
     with Progress(TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console) as bar:
         task = bar.add_task(what, total=total)
         yield lambda: bar.advance(task)

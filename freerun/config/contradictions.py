@@ -36,6 +36,11 @@ def _engines(config: "RunConfig") -> Iterator[str]:
             )
         if engine.python:
             yield "engine.python is the Python of vLLM or SGLang: set engine.kind, or unset it"
+    elif engine.on_update == "auto":
+        yield (
+            f"engine.on_update is auto, which {engine.kind} cannot do for single answers: set "
+            "engine.on_update=recompute or keep"
+        )
     if not engine.urls:
         return
     for url in engine.urls:

@@ -190,7 +190,7 @@ METRICS: dict[str, Metric] = {
     ),
     "trainer/drift_cache": Metric(
         "Drift by old caches",
-        "The part that comes from caches which older weights computed (engine.on_update: keep).",
+        "The part that comes from caches which older weights computed (engine.on_update: keep, auto).",
         "Zero unless caches are kept. Too much: set engine.on_update: recompute.",
         "nats",
         "Drift",
@@ -415,6 +415,22 @@ METRICS: dict[str, Metric] = {
         "Small beside the tokens sampled in a step.",
         "tokens",
         "Speed",
+    ),
+    "trainer/kept_caches": Metric(
+        "Caches kept at the update",
+        "Share (0 to 1) of running answers that went on with the cache that older weights had computed "
+        "(engine.on_update: auto).",
+        "Whatever pays: near 1 where weights move little or reading is dear, near 0 where caches would err.",
+        "share",
+        "Speed",
+    ),
+    "trainer/cache_error": Metric(
+        "Error of kept caches",
+        "How far kept caches put log-probabilities from a recompute, mean of |Δ| over sampled tokens, measured on some "
+        "answers (engine.on_update: auto).",
+        "Below 0.1: a kept answer's token is then worth 99% of a rebuilt one's.",
+        "nats",
+        "Drift",
     ),
     "trainer/weights_bytes": Metric(
         "Bytes of weights received",

@@ -37,6 +37,11 @@ class UpdateReport:
     """How many came over the network for it; 0 where another engine of the machine had fetched them already."""
     engine: str = ""
     """Its name. An engine does not know that, and leaves it out."""
+    kept_caches: int = 0
+    rebuilt_caches: int = 0
+    """Running answers whose cache was kept, and was not, where the engine chooses (`auto`); else 0."""
+    cache_error: float = 0.0
+    """Then: mean |Δ log-probability| of what kept answers sampled against a recompute, as last measured, in nats."""
 
 
 @dataclass(slots=True, frozen=True)

@@ -5,7 +5,7 @@ from typing import Literal
 from freerun.core.section import Section, knob
 from freerun.machine.device import Device
 
-OnUpdate = Literal["recompute", "keep", "finish"]
+OnUpdate = Literal["recompute", "keep", "auto", "finish"]
 """What becomes of the answers that are running when new weights come."""
 
 
@@ -34,8 +34,8 @@ class EngineConfig(Section):
     )
     on_update: OnUpdate = knob(
         "recompute",
-        "New weights: rebuild the cache of running answers with them, keep what the old ones made, or let running "
-        "answers finish first, while no other begins.",
+        "New weights: rebuild the cache of running answers with them (recompute), keep what the old ones made, choose "
+        "for each answer by what either costs (auto), or let running answers finish first, while no other begins.",
     )
     dtype: Literal["auto", "float32", "bfloat16"] = knob(
         "auto", "Type of the engine's weights and cache; auto: bfloat16 on a GPU, float32 on a CPU."

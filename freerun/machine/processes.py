@@ -18,20 +18,16 @@ import msgspec
 
 from freerun.core import ProcessDied, ProcessKilled
 from freerun.core.clock import Clock
-from freerun.machine.machines import LOCAL, Machine, this_machine
+from freerun.machine.forking import ENVIRONMENT, NOBODY_KNOWS, THREADS, CannotFork, ForkedProcess, fork_child
+from freerun.machine.machines import Machine, this_machine
 from freerun.machine.parent import READY_FD, Refusal
-from freerun.machine.spare import SPARE, Role
+from freerun.machine.preloaded import Role
 from freerun.machine.stopped import StopWatch
 
 _END_S = 2.0
 """How long a process may take to end before it is killed, and then to be gone."""
 _TAIL_LINES = 30
-_SPARE_AFTER_S = 6.0
-"""When a spare process is started: a run that has just begun needs the processor itself, and so does whatever has just
-taken the last one."""
 _NONE: Mapping[str, str] = MappingProxyType({})
-_ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-"""The last: threads that spin while they wait take the cores from the other processes."""
 _OUR_ERROR = re.compile(r"freerun\.core\.errors\.\w+: (.*)")
 """The last line of a traceback, where it is one of ours: that line says all."""
 
@@ -43,10 +39,10 @@ _AN_ERROR = re.compile(r"[\w.]+(Error|Exception|Interrupt|Exit)\b")
 class ChildProcess:
     """`python -m MODULE ARGUMENTS` in a session of its own, so that a Ctrl-C in the terminal is for us alone. Its
     standard input is a pipe that closes when we end: see `parent.py`. One that is stopped for too long is killed:
-    `stopped.py`."""
+    `stopped.py`. One that needs torch is forked from a process that has imported it: `forking.py`."""
 
     name: str
-    process: Process
+    process: Process | ForkedProcess
     log: Path | None
     _ready_fd: int | None
     _log_begins: int = 0
@@ -80,7 +76,7 @@ class ChildProcess:
                     stderr=printed if stderr is None else stderr,
                     pass_fds=(*pass_fds, *(() if write_fd is None else (write_fd,))),
                     start_new_session=True,
-                    env=os.environ | _ENVIRONMENT | dict(environment) | theirs,
+                    env=os.environ | ENVIRONMENT | dict(environment) | theirs,
                 )
         except BaseException:
             if ready_fd is not None:
@@ -92,11 +88,40 @@ class ChildProcess:
         StopWatch(process.pid, lambda: process.returncode is not None)
         return cls(name, process, log, ready_fd, log_begins)
 
-    def become(self, name: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
-        """It is a spare: as if it had been started so."""
-        assert self.process.stdin is not None
-        self.name, self.log, self._log_begins = name, log, _size(log)
-        self.process.stdin.write(Role(list(arguments), dict(environment), str(log.absolute())).line())
+    @classmethod
+    async def fork(
+        cls, name: str, module: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path
+    ) -> Self:
+        """The same by a fork, which is refused where that is not possible. It announces that it is ready."""
+        log_begins = _size(log)
+        ready_fd, write_fd = os.pipe()
+        try:
+            with log.open("ab") as printed:
+                role = Role.of(arguments, os.environ | ENVIRONMENT | dict(environment))
+                process = await fork_child(module, environment[THREADS], role, printed.fileno(), write_fd)
+        except BaseException:
+            os.close(ready_fd)
+            raise
+        finally:
+            os.close(write_fd)
+        StopWatch(process.pid, lambda: process.returncode is not None)
+        return cls(name, process, log, ready_fd, log_begins)
+
+    @classmethod
+    async def start_part(
+        cls,
+        name: str,
+        module: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        forks: bool,
+    ) -> Self:
+        """A process that announces that it is ready; by a fork if it `forks`, and that is possible."""
+        if forks:
+            with suppress(CannotFork):
+                return await cls.fork(name, module, arguments, environment, log)
+        return await cls.start(name, module, *arguments, environment=environment, log=log, announces=True)
 
     async def ready(self) -> str:
         """Wait until it says where it can be reached. What keeps it from that is raised."""
@@ -189,9 +214,16 @@ class Host(Protocol):
     """A folder in that machine's shared memory, private to the run."""
 
     async def start(
-        self, name: str, module: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path
+        self,
+        name: str,
+        module: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        forks: bool = False,
     ) -> Child:
-        """`log` is on the controller's machine, and follows what the process prints."""
+        """`log` is on the controller's machine, and follows what the process prints. `forks`: from a process that has
+        imported what it needs, if possible."""
         ...
 
     async def free_port(self) -> int:
@@ -208,9 +240,15 @@ class LocalHost:
     clock: Clock = field(default_factory=Clock)
 
     async def start(
-        self, name: str, module: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path
+        self,
+        name: str,
+        module: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        forks: bool = False,
     ) -> Child:
-        return await ChildProcess.start(name, module, *arguments, environment=environment, log=log, announces=True)
+        return await ChildProcess.start_part(name, module, arguments, environment, log, forks)
 
     async def free_port(self) -> int:
         with socket.create_server((self.machine.address, 0)) as probe:
@@ -220,16 +258,13 @@ class LocalHost:
 class Processes:
     """The processes of a run. An async context manager; leaving it ends every process that it started."""
 
-    def __init__(self, module: str, logs: Path) -> None:
-        """Each is `python -m MODULE KIND SETTINGS`."""
-        self._module = module
+    def __init__(self, module: str, logs: Path, fork: bool = True) -> None:
+        """Each is `python -m MODULE KIND SETTINGS`, or a fork of what `python -m MODULE` is when it is PRELOADED."""
+        self._module, self._fork = module, fork
         self._logs = logs
         self._here = LocalHost("")
         self._children: list[Child] = []
         self._vital: list[Child] = []
-        self._spare: tuple[ChildProcess, str] | None = None
-        """With its number of threads."""
-        self._taken, self._needed = asyncio.Event(), asyncio.Event()
 
     async def __aenter__(self) -> "Processes":
         return self
@@ -250,44 +285,20 @@ class Processes:
         environment: Mapping[str, str] = _NONE,
         host: Host | None = None,
         vital: bool = True,
+        light: bool = False,
     ) -> Child:
         """Start a process, on this machine unless told otherwise, and do not wait for it. When one that is not `vital`
-        ends, it is the caller's to see to it. What is started again on this machine takes the spare process, if that is
-        there."""
+        ends, it is the caller's to see to it. One that is `light` needs nothing
+        of what was imported for the others."""
         arguments = [kind, msgspec.json.encode(settings).decode()]
-        environment, log = {**environment, "OMP_NUM_THREADS": str(threads)}, self._logs / f"{name}.log"
-        if again := any(child.name == name for child in self._children):
-            self._needed.set()
-        here = host is None or host.machine.name == LOCAL
-        child: Child
-        if again and here and (spare := self._take_spare(threads)):
-            spare.become(name, arguments, environment, log)
-            child = spare
-        else:
-            child = await (host or self._here).start(name, self._module, arguments, environment, log)
-            self._children.append(child)
+        environment, log = {**environment, THREADS: str(threads)}, self._logs / f"{name}.log"
+        child = await (host or self._here).start(
+            name, self._module, arguments, environment, log, self._fork and not light
+        )
+        self._children.append(child)
         if vital:
             self._vital.append(child)
         return child
-
-    async def keep_spare(self, threads: int, after_s: float = _SPARE_AFTER_S, at_once: bool = False) -> None:
-        """Have a process at hand that has imported everything, from when something was started again for the first
-        time, or `at_once`: most runs need none. Never returns."""
-        if not at_once:
-            await self._needed.wait()
-        while True:
-            await asyncio.sleep(after_s)
-            environment = {"OMP_NUM_THREADS": str(threads)}
-            spare = await ChildProcess.start(SPARE, self._module, SPARE, environment=environment, announces=True)
-            self._children.append(spare)
-            self._spare = spare, str(threads)
-            self._taken.clear()
-            await self._taken.wait()
-
-    def _take_spare(self, threads: int) -> ChildProcess | None:
-        spare, self._spare = self._spare, None
-        self._taken.set()
-        return spare[0] if spare and spare[0].returncode is None and spare[1] == str(threads) else None
 
     async def watch(self) -> None:
         """Never returns: raises as soon as a process that the run needs has ended."""
@@ -328,6 +339,8 @@ def _size(log: Path | None) -> int:
 
 def describe_exit(code: int) -> str:
     """What to say behind the name of a process that ended so, such as `was killed by SIGKILL`."""
+    if code == NOBODY_KNOWS:
+        return "ended"
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
 
 

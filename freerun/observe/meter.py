@@ -180,7 +180,7 @@ class StepMeter(Observer):
             engine_idle_s=self._engines.idle_s(updates),
             update_s=now_s - self._trained_s,
             update_pause_s=_mean([update.pause_s for update in updates]),
-            trainer=record.trainer | {"recomputed_tokens": recomputed, "weights_bytes": received},
+            trainer=record.trainer | {"recomputed_tokens": recomputed, "weights_bytes": received} | _caches(updates),
         )
         self._stepped = replace(self._stepped, record=record)
         self._complete()
@@ -249,6 +249,16 @@ class StepMeter(Observer):
         self._tell.span(Span("step", f"step {result.version}", start_s, result.learned_s, process="trainer"))
         for name, phase_start_s, phase_end_s in result.phases:
             self._tell.span(Span("phase", name, phase_start_s, phase_end_s, process="trainer"))
+
+
+def _caches(updates: list[UpdateReport]) -> dict[str, float]:
+    """What became of running answers' caches, where engines choose."""
+    chose = [update for update in updates if update.kept_caches or update.rebuilt_caches]
+    if not chose:
+        return {}
+    kept = sum(update.kept_caches for update in chose)
+    answers = kept + sum(update.rebuilt_caches for update in chose)
+    return {"kept_caches": kept / answers, "cache_error": _mean([update.cache_error for update in chose])}
 
 
 def _no_waits() -> defaultdict[str, defaultdict[str, float]]:

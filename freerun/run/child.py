@@ -19,18 +19,20 @@ from freerun.engines.config import ResolvedEngineConfig
 from freerun.machine.garbage import freeze_heap
 from freerun.machine.machines import LOCAL
 from freerun.machine.parent import RUN_KEY, announce_ready, announce_refusal, end_with_parent
-from freerun.machine.spare import SPARE, await_role
+from freerun.machine.preloaded import PRELOADED, fork_children
 from freerun.models.shape import Backend
 from freerun.rewards.machines.server import JudgeSettings, serve_judges
 from freerun.train.config import ResolvedTrainConfig
 from freerun.train.how_sampled import HowSampled
 from freerun.weights.way import WeightsWay
 
-_HEAVY = (
-    *("freerun.train.worker", "freerun.train.checkpoint", "freerun.weights.publish", "freerun.weights.subscribe"),
-    *("freerun.engines.embedded.server", "torch.distributed.checkpoint.state_dict", "torch._dynamo"),
+_FIRST = (
+    *("freerun.train.worker", "freerun.weights.publish", "freerun.weights.subscribe"),
+    "freerun.engines.embedded.server",
 )
-"""What engines and trainers import as they go."""
+"""What engines and trainers import, and once for all of them."""
+_LATER = ("freerun.train.checkpoint", "torch.distributed.checkpoint.state_dict", "torch._dynamo")
+"""What trainers import as they go."""
 SERVER_KEY = "FREERUN_ENGINE_KEY"
 """The one with the key of the engines that were given by URL."""
 
@@ -131,9 +133,9 @@ def ready(where: str) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if (role := sys.argv[1:]) == [SPARE]:
-        list(map(import_module, _HEAVY))
-        role = await_role()
+    if (role := sys.argv[1:])[0] == PRELOADED:
+        list(map(import_module, _FIRST))
+        role = fork_children(int(role[1]), _LATER)
     end_with_parent()
     kind, settings = role
     try:

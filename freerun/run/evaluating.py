@@ -21,7 +21,7 @@ from freerun.run.environments import gpu_environments
 from freerun.run.evaluation_folder import KeptEvaluation, evaluation_folder, what_it_measures
 from freerun.run.hosts import hosts_of
 from freerun.run.judges import judge_service
-from freerun.run.prepare import Prepared
+from freerun.run.prepare import CHILD, Prepared
 from freerun.run.running import RunProcesses
 from freerun.run.start import Start
 from freerun.run.starter import Starter
@@ -65,7 +65,7 @@ async def _evaluate(
         plan = prepared.plan(RunKind.EVALUATE, machines=await hosts.machines())
         stack.enter_context(StatusFile(folder).kept())
         environments = await stack.enter_async_context(gpu_environments(plan, hosts, lambda _: None))
-        processes = await stack.enter_async_context(Processes("freerun.run.child", folder.logs))
+        processes = await stack.enter_async_context(Processes(CHILD, folder.logs))
         starter = Starter(prepared.config, plan, processes, environments, hosts, prepared.model_folder)
         judge = await stack.enter_async_context(judge_service(starter, None, lambda _: None))
         agents = await stack.enter_async_context(agent_services(prepared, folder.logs))

@@ -16,6 +16,7 @@ from freerun.core.nouns import NOT_SAMPLED, VersionRuns
 from freerun.data.stream import TaskStream
 from freerun.data.tasks import load_tasks
 from freerun.machine.device import choose_device
+from freerun.machine.forking import expect_children
 from freerun.machine.machines import Machine
 from freerun.models.hub import find_model
 from freerun.models.shape import Shape, read_shape
@@ -33,6 +34,9 @@ from freerun.rollouts.template import template_of
 from freerun.run.guests import Guests, load_guests
 from freerun.run.identity import identity
 from freerun.run.ray import NO_RAY
+
+CHILD = "freerun.run.child"
+"""The program of engines and trainers."""
 
 
 @dataclass
@@ -93,9 +97,9 @@ class Prepared:
         return TaskStream(self.tasks, seed=self.config.seed, shuffle=self.config.data.shuffle, epochs=epochs)
 
 
-def prepare(config: RunConfig, origins: Origins, rollout: Rollout | None = None) -> Prepared:
-    """For `train`: also that a batch can be filled, and that the run fits the model and the machine. `rollout` is one
-    that is at hand already; else the configuration's is loaded."""
+def prepare(config: RunConfig, origins: Origins, rollout: Rollout | None = None, planned: bool = True) -> Prepared:
+    """For `train`: also that a batch can be filled, and that the run fits the model and the machine, unless it is not
+    `planned`. `rollout` is one that is at hand already; else the configuration's is loaded."""
     check_launcher(config)
     own, guests = rollout or load_own(config.rollout), load_guests(config.observers)
     prepared = _load(config, origins, own)
@@ -103,7 +107,8 @@ def prepare(config: RunConfig, origins: Origins, rollout: Rollout | None = None)
     config.reward.check()
     config.reward.check_tasks(prepared.tasks + prepared.held_out)
     check_batch(config, prepared.tasks)
-    _check_plan(prepared, RunKind.TRAIN, evaluates=bool(config.evaluate.every))
+    if planned:
+        _check_plan(prepared, RunKind.TRAIN, evaluates=bool(config.evaluate.every))
     return prepared
 
 
@@ -205,6 +210,8 @@ def load_model(config: RunConfig, weights: bool = True) -> LoadedModel:
         check_weights(found.folder, shape)
     if found.is_of_hub:
         config = config.model_copy(update={"model": config.model.model_copy(update={"path": found.name})})
+    if config.launcher == "local":
+        expect_children(CHILD, config.resources.threads)  # while the rest is read
     tokenizer = load_tokenizer(found.folder)
     refuse_of_another_model(tokenizer, found.folder, shape.vocab_size)
     return LoadedModel(config, found.folder, shape, tokenizer)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from freerun.run.hosts import Hosts
 from freerun.run.judges import judge_service
 from freerun.run.kept import KeptEngines
 from freerun.run.kept_trainer import KeptTrainer
-from freerun.run.prepare import Prepared
+from freerun.run.prepare import CHILD, Prepared
 from freerun.run.shared_folder import note_unshared
 from freerun.run.starter import StartedTrainer, Starter
 from freerun.train.checkpoint_folder import version_of
@@ -69,7 +69,7 @@ async def run_processes(
     async with AsyncExitStack() as stack:
         environments = await stack.enter_async_context(gpu_environments(plan, hosts, note))
         await note_unshared(hosts, folder, plan, note)
-        processes = await stack.enter_async_context(Processes("freerun.run.child", folder.logs))
+        processes = await stack.enter_async_context(Processes(CHILD, folder.logs))
         starter = Starter(prepared.config, plan, processes, environments, hosts, prepared.model_folder)
         kept = await stack.enter_async_context(KeptEngines(starter, prepared.shape, note))
         judge = judge_service(starter, folder.logs / "judge.log", note)
@@ -89,12 +89,7 @@ async def run_processes(
         version, restarts = (checkpoint and version_of(checkpoint)) or 0, prepared.config.control.restarts
         supervised = plan.kind is RunKind.SFT
         trainer = stack.enter_context(KeptTrainer(started, starter.trainer, folder, version, restarts, supervised))
-        spare = (
-            nullcontext()
-            if hosts.apart or not restarts
-            else background(processes.keep_spare(plan.threads, at_once=checkpoint is not None))
-        )
-        async with spare, background(processes.watch()), background(trainer.keep()):
+        async with background(processes.watch()), background(trainer.keep()):
             try:
                 yield RunProcesses(prepared, named, trainer, judge, evaluator, agents, kept, hosts)
             except (EngineError, TrainerError):

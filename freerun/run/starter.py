@@ -114,7 +114,7 @@ class Starter:
         host = await self.hosts.host(machine)
         settings = JudgeSettings(host.machine.address, pools)
         environment = {IMPORT_PATH: f"{import_path()}{os.pathsep}{Path.cwd()}"} | self._key_on(host)
-        child = await self.processes.begin(name, "judge", settings, 1, environment, host, vital=False)
+        child = await self.processes.begin(name, "judge", settings, 1, environment, host, vital=False, light=True)
         return child, await _ready(child, host)
 
     async def _rendezvous(self, hosts: list[Host]) -> str:
@@ -165,4 +165,4 @@ async def _ready(child: Child, host: Host) -> str:
 
 
 def _how_sampled(config: RunConfig) -> HowSampled:
-    return HowSampled(config.rollout.top_k, config.rollout.top_p, config.engine.on_update == "keep")
+    return HowSampled(config.rollout.top_k, config.rollout.top_p, config.engine.on_update in ("keep", "auto"))

@@ -6,7 +6,8 @@ With ρ_t = π_proximal / π_behavior, a constant, a correction gives each token
     sequence:   weight min(Π ρ over the token's sequence, cap)                   the same for entire answers
     icepop:     weight ρ_t where low ≤ ρ_t ≤ high, else masked                   IcePop
     geometric:  weight 1 where low ≤ (Π ρ)^(1/length) ≤ high, else the entire sequence is masked
-    distance:   weight 1, but masked where ρ_t > 1 + most and Â_t > 0, or ρ_t < 1 / (1 + most) and Â_t < 0
+    distance:   weight 1, but masked where ρ_t > 1 + most and Â_t > 0 (not with side: down), or ρ_t < 1 / (1 + most)
+                and Â_t < 0
 
 `token` is what decoupled PPO needs, and TIS (Yao et al. 2025, "Your efficient RL framework secretly brings you
 off-policy RL training"), there mostly with a cap of 2. `sequence` has the smaller bias, but over long answers its
@@ -128,11 +129,13 @@ class DistanceMask(_Correction):
     weighs: ClassVar[bool] = False
     name: Literal["distance"] = "distance"
     most: float = knob(0.2, "Tokens that were pushed further than this from where they were sampled are masked.", gt=0)
+    side: Literal["both", "down"] = knob("both", "Which pushes are bounded: up and down, or down alone.")
 
     def apply(self, ratios: Ratios) -> Corrected:
         ratio_A = ratios.log_ratio_A.exp()
         ones_A = ratio_A.new_ones(ratio_A.shape)
-        pushed_A = ratio_A.where(ratios.advantages_A > 0, (1 / ratio_A).where(ratios.advantages_A < 0, ones_A))
+        up_A = ratio_A.where(ratios.advantages_A > 0, ones_A) if self.side == "both" else ones_A
+        pushed_A = (1 / ratio_A).where(ratios.advantages_A < 0, up_A)
         return _masked(ones_A, pushed_A, 0.0, 1 + self.most)
 
 

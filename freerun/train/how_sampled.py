@@ -13,7 +13,7 @@ class HowSampled:
     top_p: float = 1.0
     """Only the likeliest tokens that together have this probability could be; of those that `top_k` left."""
     keeps_cache: bool = False
-    """Answers went on with the cache that older weights had made (`engine.on_update: keep`)."""
+    """Answers went on with the cache that older weights had made (`engine.on_update: keep`, or some under `auto`)."""
 
     @property
     def cuts_off(self) -> bool:

@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -20,6 +21,7 @@ from freerun.bench.work import LARGE, SMALL, Work
 from freerun.cli.main import main
 from freerun.machine.mps import Mps
 from freerun.models.tiny import make_model
+from tests.typed import freerun
 
 ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
 SMALLER = ("--groups", "2", "--slots", "12", "--longest", "24", "--steps", "1", "resources.threads=1")
@@ -27,8 +29,8 @@ SMALLER = ("--groups", "2", "--slots", "12", "--longest", "24", "--steps", "1", 
 
 def bench(*arguments: str) -> tuple[str, dict[str, Any]]:
     """What it printed, and the JSON line."""
-    command = [sys.executable, "-m", "freerun.cli.main", "bench", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=ENVIRONMENT)
+    with mock.patch.dict(os.environ, ENVIRONMENT):
+        done = freerun("bench", *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout, json.loads(done.stdout.splitlines()[-1])
 
@@ -70,6 +72,18 @@ def test_interrupt_compares_what_an_update_does_to_answers() -> None:
     assert (interrupted["on_update"], finished["on_update"]) == ("recompute", "finish")
     assert finished["recomputed_tokens"] == 0
     assert record["ratio"] == pytest.approx(interrupted["tokens_per_s"] / finished["tokens_per_s"])
+
+
+def test_update_compares_what_becomes_of_caches() -> None:
+    """Effective tokens are tokens times effective samples; only the engine's choice has a share of kept caches."""
+    printed, record = bench("update", "--max-staleness", "1", *SMALLER, "train.lr=1e-3")
+    assert "auto has" in printed
+    assert [run["on_update"] for run in record["runs"]] == ["keep", "recompute", "auto", "auto", "recompute", "keep"]
+    for run in record["runs"]:
+        assert 0 < run["effective_samples"] <= 1
+        assert run["on_update"] == "auto" or run["kept_caches"] == 0
+        assert run["on_update"] != "keep" or run["recomputed_tokens"] == 0
+    assert record["effective_per_s"].keys() == {"keep", "recompute", "auto"}
 
 
 def test_packing_compares_micro_batches() -> None:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,15 +15,13 @@ from freerun.bench.namespaces import unavailable
 from freerun.bench.scripted_child import PROMPT, SCRIPTS, CheckingTrainer, scripted
 from freerun.core import Batch, FinishReason, Group, Sample, Task, TrainerError
 from freerun.core.nouns import NOT_SAMPLED, VersionRuns
+from tests.typed import freerun
 
 
 def test_every_token_arrives_and_every_figure_is_printed() -> None:
-    command = [sys.executable, "-m", "freerun.cli.main", "bench", "controller"]
     options = ["--answers", "96", "--tokens", "300", "--steps", "3", "--engines", "2"]
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [*command, *options], capture_output=True, text=True, timeout=120, check=False, env=environment
-    )
+    with mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": ""}):
+        done = freerun("bench", "controller", *options)
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout.splitlines()[-1])
     frames, plain = record["runs"]
@@ -64,8 +63,7 @@ def test_engines_are_spread_over_machines() -> None:
 
 
 def test_an_odd_number_of_answers_is_refused() -> None:
-    command = [sys.executable, "-m", "freerun.cli.main", "bench", "controller", "--answers", "100"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = freerun("bench", "controller", "--answers", "100")
     assert done.returncode == 1
     assert "--answers is 100: take a multiple of 16" in done.stderr
 

@@ -68,6 +68,7 @@ def test_dump_reads_back_and_says_where_values_came_from(tmp_path: Path) -> None
         ("cluster.listen=0.0.0.0:99999", "cluster.listen: it must be HOST:PORT"),
         ("engine.tensor_parallel=2", "the embedded engine is on one GPU: set engine.kind=vllm"),
         ("engine.python=python3", "engine.python is the Python of vLLM or SGLang"),
+        ("engine={kind: vllm, on_update: auto}", "engine.on_update is auto, which vllm cannot do for single answers"),
         ("engine={kind: vllm, urls: [a:1]}", "'a:1' is no URL of an engine"),
         ("engine={kind: vllm, urls: [http://a:1, http://a:1]}", "names an engine twice"),
         ("engine={kind: vllm, urls: [http://a:1], tensor_parallel: 2}", "engine.tensor_parallel is for engines that"),

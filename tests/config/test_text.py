@@ -30,7 +30,7 @@ def loaded(judge: dict[str, Any], prompt_key: str, path: str, file: str) -> tupl
     return type(config).model_validate(changed), origins
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(texts, options, whole, whole, texts)
 @example("Rate it.\n\nscale: 1 to 5  # not a comment\n- no", {}, "1e5", "a # b: c", "my # run.yaml")
 @example("a\u2028b\x85c\r\nd\ud800", {"e": "0x1F"}, "null", "\ufeff~", "default")

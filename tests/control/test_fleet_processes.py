@@ -69,7 +69,7 @@ class Counting(RemoteTrainer):
 @asynccontextmanager
 async def processes(folder: Path) -> AsyncIterator[tuple[Counting, dict[str, tuple[Child, HttpEngine]]]]:
     async with AsyncExitStack() as stack:
-        started = await stack.enter_async_context(Processes("freerun.bench.scripted_child", folder))
+        started = await stack.enter_async_context(Processes("freerun.bench.scripted_child", folder, fork=False))
         settings = Settings(TOKENS, endpoint=f"ipc://{folder}/trainer")
         names = {"trainer": "trainer", **{f"engine {index}": "engines" for index in range(3)}}
         key = {RUN_KEY: KEY}

@@ -122,7 +122,7 @@ async def test_the_book_stays_flat_over_100_000_groups() -> None:
 STAGES = list(Stage)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from(STAGES[1:])), max_size=60), st.integers(1, 3))
 def test_a_group_moves_along_the_arrows_alone_and_ends_once(moves: list[tuple[int, Stage]], samples: int) -> None:
     """Against a model that knows nothing but the last event of each group."""

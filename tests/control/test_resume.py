@@ -69,7 +69,7 @@ def state_of(text: str) -> RunState:
         return read_state(file)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     seed=st.integers(0, 10**9),
     num_tasks=st.integers(1, 40),

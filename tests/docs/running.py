@@ -1,6 +1,5 @@
 """How a command of the documentation is tried: in this process, as one that is stopped again, or by parsing it."""
 
-import io
 import os
 import re
 import shlex
@@ -8,33 +7,23 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Timer
-from unittest import mock
 
-import pytest
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from freerun.cli.main import app, main
+from freerun.cli.main import app
 from freerun.config.load import load_config
+from tests.typed import freerun
 
 
 def run(command: str) -> str:
-    """Type it, see it succeed, and give what it printed. The console script's own function runs it, in this process:
-    importing torch for each command would take ten times as long as what most of them do."""
-    raw = io.BytesIO()
-    printed = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
-    with (
-        mock.patch.object(sys, "argv", shlex.split(command)),
-        redirect_stdout(printed),
-        redirect_stderr(printed),
-        pytest.raises(SystemExit) as ended,
-    ):
-        main()
-    said = raw.getvalue().decode()
-    assert ended.value.code == 0, f"{command}\n{said}"
+    """Type it, see it succeed, and give what it printed."""
+    done = freerun(*shlex.split(command)[1:])
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, f"{command}\n{said}"
     return said
 
 

@@ -52,6 +52,7 @@ _BENCH = "it takes minutes at its smallest; tests/bench runs it"
 PARSED = {
     "freerun bench async": _BENCH,
     "freerun bench interrupt": _BENCH,
+    "freerun bench update": _BENCH,
     "freerun bench mps": _BENCH,
     "freerun bench staleness": _BENCH,
     "freerun bench controller": _BENCH,

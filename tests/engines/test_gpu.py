@@ -20,12 +20,12 @@ from tests.tiny import tiny_decoder
 if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)
 
-from freerun.engines.embedded import fused
+from freerun.engines.embedded import few_rows, fused
 from freerun.engines.embedded.fused import DecodeAttention, DeviceCache, FusedDecoder, PrefillAttention, tile_tokens
-from freerun.engines.embedded.gpu import Slots
 from freerun.engines.embedded.prefill_layout import PrefillBatch, PrefillCapacity
 from freerun.engines.embedded.sampler import truncated
-from freerun.engines.embedded.sequence import Chunk
+from freerun.engines.embedded.sampling_slots import Slots
+from freerun.engines.embedded.sequence import Chunk, Sequence
 
 HEADS = [(16, 8, 128), (12, 2, 128), (9, 3, 64), (4, 4, 16)]
 SHAPE: dict[str, Any] = {
@@ -130,7 +130,8 @@ def test_decode_attention(heads: int, kv_heads: int, head_dim: int, block_tokens
         for tensor in written(cache, tables, row, position):
             tensor.fill_(float("nan"))
     positions = torch.tensor(last, dtype=torch.int32, device="cuda")
-    attend = DecodeAttention(cache, model.inv_freq.cuda(), positions, tables, max(contexts))
+    turned = fused.rotary(positions, model.inv_freq.cuda())
+    attend = DecodeAttention(cache, turned, positions, tables, max(contexts))
     got = [attend(first_layer(model), qkv).clone() for _ in range(2)]  # counters are reset
     q, k, v = projected(model, qkv, last)
     for row, position in enumerate(last):
@@ -138,6 +139,35 @@ def test_decode_attention(heads: int, kv_heads: int, head_dim: int, block_tokens
         assert off(key, k[row]) < 1e-2
         assert torch.equal(value.double(), v[row])
     expected = torch.stack([attended(q[r], cache, tables[r], last[r]) for r in range(rows)])
+    assert off(got[0].view_as(expected), expected) < 1e-2
+    assert off(got[1].view_as(expected), expected) < 1e-2
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), HEADS)
+@pytest.mark.parametrize(("block_tokens", "rows"), [(16, 3), (64, 30)])
+@pytest.mark.parametrize("tokens", [2, 4])
+def test_decode_attention_of_several_tokens(
+    heads: int, kv_heads: int, head_dim: int, block_tokens: int, rows: int, tokens: int
+) -> None:
+    model = with_heads(heads, kv_heads, head_dim, "qwen3")
+    before = [random.choice([0, 1, 15, 16, 63, 64, 126, 127, 128, 300, 511, 1025]) for _ in range(rows)]
+    cache, tables = filled_cache(model.shape, block_tokens, [context + tokens for context in before])
+    qkv = random_projections(model, rows * tokens)
+    where = [(row, context + at) for row, context in enumerate(before) for at in range(tokens)]
+    for row, position in where:
+        for tensor in written(cache, tables, row, position):
+            tensor.fill_(float("nan"))
+    positions = torch.tensor(before, dtype=torch.int32, device="cuda")
+    each = torch.tensor([position for _, position in where], device="cuda")
+    turned = fused.rotary(each, model.inv_freq.cuda())
+    attend = DecodeAttention(cache, turned, positions, tables, max(before) + tokens)
+    got = [attend(first_layer(model), qkv).clone() for _ in range(2)]
+    q, k, v = projected(model, qkv, each.tolist())
+    for at, (row, position) in enumerate(where):
+        key, value = written(cache, tables, row, position)
+        assert off(key, k[at]) < 1e-2
+        assert torch.equal(value.double(), v[at])
+    expected = torch.stack([attended(q[at], cache, tables[row], position) for at, (row, position) in enumerate(where)])
     assert off(got[0].view_as(expected), expected) < 1e-2
     assert off(got[1].view_as(expected), expected) < 1e-2
 
@@ -191,6 +221,28 @@ def test_fused_forward_is_the_decoder(family: str, dtype: torch.dtype, tolerance
         got = FusedDecoder(model).forward(tokens, attend)
         expected = plain.cpu()(tokens.cpu(), torch.arange(70), PackedAttention([70]))
     assert off(got.cpu(), expected.double()) < tolerance
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 4e-2)])
+@pytest.mark.parametrize(("rows", "tokens"), [(1, 1), (3, 1), (17, 1), (5, 4), (8, 4)])
+def test_few_rows_are_the_decoder(family: str, dtype: torch.dtype, tolerance: float, rows: int, tokens: int) -> None:
+    """All of a step of rows that have nothing before it, by kernels that overlap; several times, as in a graph."""
+    from freerun.models.attention import PackedAttention
+
+    plain = decoder(1, torch.float32, model_type=family)
+    model = decoder(1, dtype, model_type=family)
+    given = torch.randint(0, 512, (rows * tokens,), generator=torch.Generator().manual_seed(0))
+    tables = torch.arange(rows, dtype=torch.int32, device="cuda")[:, None].contiguous()
+    positions = torch.zeros(rows, dtype=torch.int32, device="cuda")
+    with torch.no_grad():
+        expected = plain.cpu()(given, torch.arange(rows * tokens) % tokens, PackedAttention([tokens] * rows))
+        for overlap in (False, True, True, True):
+            cache = DeviceCache(model.shape, rows, 16, dtype)
+            begun = few_rows.begin(model, model.inv_freq.cuda().float(), given.cuda(), positions)
+            attend = DecodeAttention(cache, begun.rotary, positions, tables, 16, overlap)
+            got = few_rows.forward(model, begun, attend, overlap)
+            assert off(got.cpu(), expected.double()) < tolerance
 
 
 def test_sampling_kernel_gives_the_logprob_of_what_it_chose() -> None:
@@ -269,6 +321,55 @@ def test_weights_swapped_mid_answer_many_times() -> None:
             assert (torch.tensor(completion.logprobs)[at] - expected).abs().max() < 2e-3
 
 
+def test_some_caches_of_a_group_are_rebuilt_and_others_kept() -> None:
+    """Each update rebuilds half of the answers; what they sample up to the next one is what a recompute gives."""
+    from tests.engines.test_embedded import recomputed
+
+    versions = [decoder(seed, torch.float32) for seed in range(5)]
+    config = EngineConfig(cache_tokens=16_384, max_running=24, on_update="auto")
+    engine = EmbeddedEngine(decoder(0, torch.float32), config.on("cuda", burst=4, step_tokens=1_000, block_tokens=16))
+    dice, rebuilt = random.Random(0), dict[int, set[tuple[str, int]]]()
+
+    def choose(policy: str, version: int) -> set[Sequence]:
+        chosen = {one for one in engine._scheduler.running if dice.random() < 0.5}
+        rebuilt[version] = {(one.request.id, one.index) for one in chosen}
+        return chosen
+
+    engine._rebuilt = choose  # type: ignore[method-assign]
+    prompts = {str(i): [dice.randrange(2, 512) for _ in range(dice.randrange(1, 150))] for i in range(5)}
+    for id, prompt in prompts.items():
+        engine.submit(id, prompt, Sampling(max_new_tokens=600, seed=int(id), ignore_eos=True), 4)
+    done = run(engine, versions)
+    assert len(done) == 20
+    assert engine.version == 4
+    assert engine.free_blocks == engine._blocks.count
+    plain, kept, checked = [version.cpu() for version in versions], [], 0
+    for key, completion in done.items():
+        for version in set(completion.versions) - {0}:
+            at = [i for i, v in enumerate(completion.versions) if v == version]
+            expected = recomputed(plain[version], prompts[key[0]], completion.tokens)[at]
+            apart = (torch.tensor(completion.logprobs)[at] - expected).abs()
+            if key in rebuilt[version]:
+                assert apart.max() < 2e-3
+                checked += 1
+            else:
+                kept.append(apart.mean().item())
+    assert checked > 10
+    assert max(kept) > 1e-2
+
+
+def test_the_error_of_kept_caches_is_measured() -> None:
+    config = EngineConfig(cache_tokens=16_384, max_running=24, on_update="auto")
+    engine = EmbeddedEngine(decoder(0, torch.bfloat16), config.on("cuda", burst=4, block_tokens=16))
+    engine.submit("a", [3, 4, 5] * 20, Sampling(max_new_tokens=600, ignore_eos=True), 12)
+    run(engine, [decoder(seed, torch.bfloat16) for seed in range(5)])
+    choice = engine.cache_choice
+    assert choice.error.tokens >= 8
+    assert choice.error.mean > 1e-2
+    assert choice.pace.read_cost is not None
+    assert choice.kept > 0
+
+
 def test_an_answer_does_not_depend_on_its_company_or_the_burst() -> None:
     sampling = Sampling(max_new_tokens=50, seed=9, ignore_eos=True)
     alone = EmbeddedEngine(decoder(2, torch.float32), EngineConfig(cache_tokens=8192).on("cuda", burst=8))
@@ -282,6 +383,61 @@ def test_an_answer_does_not_depend_on_its_company_or_the_burst() -> None:
     crowd.submit("x", [3, 4, 5], sampling, 2)
     done = run(crowd)
     assert all(done["x", i].tokens == expected["x", i].tokens for i in range(2))
+
+
+def always_guessing(engine: EmbeddedEngine, does: bool = True) -> EmbeddedEngine:
+    engine._guess_pace.wanted = lambda rows: does  # type: ignore[method-assign]
+    return engine
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.1, 1.0])
+def test_guessing_changes_nothing_but_the_pace(temperature: float) -> None:
+    """Answers to a prompt that repeats itself, three at a time: a token is what it would have been."""
+    dice = random.Random(1)
+    prompts = [[dice.randrange(2, 20) for _ in range(7)] * 3 for _ in range(3)]
+    answers = []
+    for guesses in (False, True):
+        config = EngineConfig(cache_tokens=32_768, max_running=8).on("cuda", block_tokens=16)
+        engine = always_guessing(EmbeddedEngine(decoder(2, torch.float32), config), guesses)
+        got: dict[tuple[str, int], EndedAnswer] = {}
+        for id, prompt in enumerate([*prompts, *prompts]):  # the second time there are earlier answers
+            sampling = Sampling(
+                max_new_tokens=90 + id, seed=id % 3, temperature=temperature, top_p=0.9 if id % 2 else 1.0,
+                stop_token_ids=(7,) if id % 3 else (), ignore_eos=True,
+            )  # fmt: skip
+            engine.submit(str(id), prompt, sampling, 3)
+            if id % 3 == 2:
+                got |= run(engine)
+        answers.append(got)
+        assert engine.free_blocks == engine._blocks.count
+    assert engine.right.total() > 0
+    assert engine.guessed.total() > engine.right.total()
+    plain, guessed = answers
+    same = sum(plain[key].tokens == guessed[key].tokens for key in plain)
+    assert same >= len(plain) - (2 if temperature else 0), "a draw may feel the seventh digit"
+    for key, answer in plain.items():
+        if answer.tokens == guessed[key].tokens:
+            assert answer.logprobs == pytest.approx(guessed[key].logprobs, abs=2e-3)
+            assert answer.finish is guessed[key].finish
+
+
+def test_weights_swapped_among_guesses() -> None:
+    from tests.engines.test_embedded import recomputed
+
+    versions = [decoder(seed, torch.float32) for seed in range(5)]
+    config = EngineConfig(cache_tokens=16_384, max_running=24)
+    engine = always_guessing(EmbeddedEngine(decoder(0, torch.float32), config.on("cuda", block_tokens=16)))
+    engine.submit("a", [1, 2, 3, 1, 2, 3], Sampling(max_new_tokens=400, seed=3, ignore_eos=True, temperature=0.5), 5)
+    done = run(engine, versions)
+    assert engine.version == 4
+    assert engine.right.total() > 0
+    plain = [version.cpu() for version in versions]
+    for answer in done.values():
+        assert answer.versions == sorted(answer.versions)
+        for version in set(answer.versions):
+            at = [i for i, v in enumerate(answer.versions) if v == version]
+            expected = recomputed(plain[version], [1, 2, 3, 1, 2, 3], answer.tokens, temperature=0.5)[at]
+            assert (torch.tensor(answer.logprobs)[at] - expected).abs().max() < 2e-3
 
 
 def test_restricted_sampling_on_the_gpu() -> None:
@@ -329,6 +485,8 @@ def test_steps_are_short_from_the_news_of_new_weights_to_their_first_tokens() ->
     engine = EmbeddedEngine(model, EngineConfig(cache_tokens=4096, max_running=8).on("cuda", burst=8))
     engine.warm_up()
     assert (engine.tokens, engine.running, engine.has_work) == (0, 0, False)
+    assert engine._runner._guesses._graphs, "bursts with guesses were tried, too"  # type: ignore[attr-defined]
+    assert not engine.guessed
     engine.submit("a", [1, 2, 3], Sampling(max_new_tokens=1900, seed=1, ignore_eos=True), 2)
 
     def sampled() -> int:

@@ -20,7 +20,7 @@ from tests.tiny import mixture, tiny_decoder
 if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)
 
-from freerun.engines.embedded.experts import RouteNotes, through
+from freerun.engines.embedded.experts import RouteNotes, feed
 from freerun.engines.embedded.fused import FusedDecoder
 from tests.engines.test_gpu import off, run
 
@@ -51,7 +51,7 @@ def test_a_layers_experts(experts: int, per_token: int, ffn: int, dtype: torch.d
         x = torch.randn(tokens, 128, device="cuda").to(dtype)
         moment = torch.tensor([2], dtype=torch.int32, device="cuda")
         notes = RouteNotes.empty(model.routes, 4, tokens + 3, moment)
-        got = through(layer, x, notes)
+        got = feed(layer, x, notes)
         scores = router_scores(x.double(), layer.router.weight.double())
         chosen = notes.out[2, :tokens, 1].long() % 65_536
         likely = scores.topk(per_token, dim=-1).values.sum(-1)
@@ -95,7 +95,7 @@ def test_answers_and_their_experts_are_those_of_a_packed_pass(family: str) -> No
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_graph_holds_a_whole_pass(family: str) -> None:
     """Nothing asks the device, and a replay computes what is in its input then."""
-    from freerun.engines.embedded.fused import DecodeAttention, DeviceCache
+    from freerun.engines.embedded.fused import DecodeAttention, DeviceCache, rotary
 
     model = mixed(family, 2, torch.bfloat16)
     fused, cache = FusedDecoder(model), DeviceCache(model.shape, 9, 16, torch.bfloat16)
@@ -104,7 +104,7 @@ def test_a_graph_holds_a_whole_pass(family: str) -> None:
     tables = torch.arange(8, dtype=torch.int32, device="cuda")[:, None].contiguous()
 
     def once() -> torch.Tensor:
-        attend = DecodeAttention(cache, model.inv_freq.float(), positions, tables, 16)
+        attend = DecodeAttention(cache, rotary(positions, model.inv_freq.float()), positions, tables, 16)
         return fused.forward(tokens, attend)
 
     once()

@@ -160,7 +160,9 @@ class Soak:
         return torch.stack(both)[torch.tensor(completion.versions) % 2, at, torch.tensor(completion.tokens)]
 
 
-@pytest.mark.parametrize(("on_update", "ahead"), [("recompute", False), ("keep", False), ("recompute", True)])
+@pytest.mark.parametrize(
+    ("on_update", "ahead"), [("recompute", False), ("keep", False), ("recompute", True), ("auto", True)]
+)
 def test_a_thousand_requests(on_update: str, ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if ahead:
         monkeypatch.setattr("freerun.engines.embedded.engine.PlainRunner", AheadRunner)
@@ -180,7 +182,7 @@ def test_a_thousand_requests(on_update: str, ahead: bool, monkeypatch: pytest.Mo
     assert soak.cancelled > 50
     assert soak.checked > 100
     assert engine.version > 60
-    assert (soak.recomputed_tokens > 0) == (on_update == "recompute")
+    assert (soak.recomputed_tokens > 0) == (on_update != "keep")
 
     assert after.rss_bytes - before.rss_bytes < 20_000_000
     assert after.objects - before.objects < 200, "something is kept for each request"

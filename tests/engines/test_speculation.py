@@ -280,9 +280,10 @@ def test_the_cost_of_a_step() -> None:
 @pytest.mark.parametrize(("a_token", "pays"), [(0.0001, True), (0.02, False)])
 def test_it_guesses_where_that_pays(a_token: float, pays: bool) -> None:
     """Texts that repeat with chance 0.7 a token; steps of 10 ms and so much a token."""
-    dice, speculation = random.Random(0), Speculation(16)
+    dice, drafts = random.Random(0), Drafts()
+    speculation = Speculation(16, drafts)
     members = sequences_of([*range(20), *range(20)], 4, most=10_000)
-    speculation.begin(members)
+    drafts.begin(members)
     for member in members:
         member.tokens += [0, 1]
     seconds = sampled = steps = guessed = 0.0

@@ -15,7 +15,7 @@ async def test_a_tiny_model_learns_to_call_a_calculator(tmp_path: Path, monkeypa
     monkeypatch.chdir(ROOT)
     line = await run_demo(
         changes=["control.steps=10", "train.decay_steps=0", "evaluate.every=10", "held_out.limit=64"],
-        warm_up=["control.steps=450", "train.decay_steps=450"],
+        warm_up=["control.steps=340", "train.decay_steps=340", "control.groups_per_step=64"],
         runs=tmp_path,
     )
     told = re.fullmatch(r"demo: reward (\S+) -> (\S+) in \d+ s, staleness max (\d) \(bound 4\)", line)

@@ -10,14 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from freerun.bench.chaos_parts import parts_of
-from freerun.bench.chaos_schedule import PartKind
-from freerun.control.waiting import background
 from freerun.core import ConfigError, EngineError, ProcessDied
 from freerun.engines.base import Sampling
 from freerun.engines.http import HttpEngine
 from freerun.machine.machines import LOOPBACK
-from freerun.machine.processes import ChildProcess, Processes
+from freerun.machine.processes import Processes
 from freerun.machine.scratch import memory_folder, scratch_folder
 from freerun.machine.stopped import is_stopped
 from freerun.models.checkpoint import save_decoder
@@ -64,43 +61,6 @@ async def test_what_is_stopped_for_too_long_is_killed(tmp_path: Path, monkeypatc
                 await asyncio.wait_for(engine.stats(), 20)
         with pytest.raises(ProcessDied, match="was killed by SIGKILL"):
             await processes.watch()
-
-
-async def next_spare(processes: Processes) -> ChildProcess:
-    while not any(child.name == "spare" for child in processes._children):
-        await asyncio.sleep(0.01)
-        assert len(processes._children) < 10
-    return child_of(processes, "spare")
-
-
-async def test_what_is_started_again_takes_the_spare_process(tmp_path: Path) -> None:
-    settings = engine_settings(tiny_folder(tmp_path / "model"))
-    logs = tmp_path / "logs"
-    logs.mkdir()
-    async with (
-        Processes("freerun.run.child", logs) as processes,
-        background(processes.keep_spare(1, after_s=0.0, at_once=True)),
-    ):
-        first = await processes.begin("engine 0", "engine", settings, 1)
-        await first.ready()
-        spare = await next_spare(processes)
-        os.kill(child_of(processes).process.pid, signal.SIGKILL)
-        await first.wait()
-        again = await processes.begin("engine 0", "engine", settings, 1, {"FREERUN_RUN_KEY": "the run's"}, vital=False)
-        assert again is spare
-        async with HttpEngine(await again.ready(), "the run's") as engine:
-            assert len([answer async for answer in engine.generate([3], Sampling(4), 2)]) == 2
-        found = {part.pid: part for part in parts_of(os.getpid())}
-        assert found[spare.process.pid].kind is PartKind.ENGINE, "`freerun chaos` strikes what it became"
-        assert found[spare.process.pid].name.startswith("engine 0")
-        wrong = EngineSettings(str(tmp_path / "nothing"), settings.engine, LOOPBACK, "")
-        await next_spare(processes)
-        with pytest.raises(ConfigError, match="there is no folder"):
-            await (await processes.begin("engine 0", "engine", wrong, 1, vital=False)).ready()
-        assert "there is no folder" in (logs / "engine 0.log").read_text()
-        unused = await next_spare(processes)
-        unused.close_lifeline()
-        await asyncio.wait_for(unused.wait(), 20)
 
 
 async def test_a_model_that_computes_no_numbers_is_said_to_in_one_line(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from freerun.run.evaluating import evaluate
 from freerun.run.prepare import Prepared, prepare, prepare_eval
 from tests.cli.test_stopping import descendants
 from tests.tiny import tiny_decoder
+from tests.typed import freerun
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
@@ -243,10 +244,7 @@ def test_a_killed_run_runs_its_sessions_again_and_learns_the_same(place: Path) -
     going.communicate()
     assert all(select.select([end], [], [], 5)[0] for end in family.values()), "its children go with it"
     steps = max(_saved(folder)) + 3
-    said = subprocess.run(
-        [*FREERUN, "resume", str(folder.path), f"control.steps={steps}"], capture_output=True, text=True, check=True
-    )
-    assert f"done: {steps} steps" in said.stdout
+    assert f"done: {steps} steps" in freerun("resume", folder.path, f"control.steps={steps}").stdout
     whole = asyncio.run(training.train(prepared(place, *exact, "name=unbroken", f"control.steps={steps}")))
     assert [step.reward_mean for step in whole.steps] == [step.reward_mean for step in read_steps(folder.metrics)]
     assert all(step.staleness_max == 0 for step in whole.steps)

@@ -239,6 +239,13 @@ async def test_engines_that_hang_are_started_again(
         assert len(started.children["engine 0"]) == 1
 
 
+def engines_of(folder: RunFolder) -> Mapping[str, str]:
+    """By its status."""
+    status = read_status(folder.path)
+    assert status
+    return status.engines
+
+
 async def test_engines_are_added_and_taken_away(tmp_path: Path, started: Started) -> None:
     folder = RunFolder(tmp_path / "runs" / "test")
     async with going(tmp_path) as (told, _):
@@ -261,9 +268,7 @@ async def test_engines_are_added_and_taken_away(tmp_path: Path, started: Started
         want_engines(folder, WantedEngines(2))
         await told.until(lambda: len(started.children["engine 0"]) == 2)
         await told.until(lambda: told.said("engine 0 joins, with version"))
-        status = read_status(folder.path)
-        assert status
-        assert status.engines == {"engine 0": "local", "engine 1": "local"}
+        await told.until(lambda: engines_of(folder) == {"engine 0": "local", "engine 1": "local"})
     config, origins = load_run(folder)
     assert (config.resources.engines, origins["resources.engines"]) == (2, "freerun engines")
     assert origins["model.path"] == "command line", "the others are kept"

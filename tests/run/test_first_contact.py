@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from huggingface_hub import constants
 
 from freerun.observe.folder import RunFolder
 from freerun.observe.records import read_evals, read_steps
 from tests.cli.test_bad_input import freerun as in_process
 from tests.models.hub_server import COMMIT, cache
 from tests.run.test_train import prepared
+from tests.typed import freerun as typed
 
 JUDGE = "def judge(task, text):\n    return float(text == task.answer)\n"
 
@@ -34,12 +36,14 @@ def project(folder: Path) -> Path:
     return folder / "run.yaml"
 
 
-def test_a_run_does_not_depend_on_where_one_stands(tmp_path: Path) -> None:
+def test_a_run_does_not_depend_on_where_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last command in a process of its own."""
     places = [tmp_path / name for name in ("project", "elsewhere", "third")]
     for place in places:
         place.mkdir()
     project(places[0])
-    done = freerun("train", "run.yaml", folder=places[0])
+    monkeypatch.chdir(places[0])
+    done = typed("train", "run.yaml")
     assert done.returncode == 0, done.stderr
     run = places[0] / "runs" / "test"
     kept = yaml.safe_load((run / "config.yaml").read_text())
@@ -47,7 +51,8 @@ def test_a_run_does_not_depend_on_where_one_stands(tmp_path: Path) -> None:
     assert kept["data"]["source"] == str(places[0] / "train.jsonl")
     assert kept["reward"]["judge"] == f"{places[0]}/mine.py:judge"
     assert kept["runs"] == str(places[0] / "runs")
-    done = freerun("resume", run, "control.steps=2", folder=places[1])
+    monkeypatch.chdir(places[1])
+    done = typed("resume", run, "control.steps=2")
     assert done.returncode == 0, done.stderr
     assert [step.step for step in read_steps(RunFolder(run).metrics)] == [1, 2]
     done = freerun("eval", places[0] / "run.yaml", f"model.path={run}/checkpoints/last", folder=places[2])
@@ -63,7 +68,8 @@ def test_a_run_does_not_depend_on_where_one_stands(tmp_path: Path) -> None:
     assert not list(places[1].iterdir())
 
 
-def test_a_model_of_the_hub_offline_and_a_name_that_is_taken(tmp_path: Path) -> None:
+def test_a_model_of_the_hub_offline_and_a_name_that_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first and the last command in processes of their own."""
     file = project(tmp_path)
     snapshot = cache(tmp_path / "model", "acme/tiny", tmp_path / "home")
     named = ("train", file, "model.path=acme/tiny")
@@ -72,10 +78,12 @@ def test_a_model_of_the_hub_offline_and_a_name_that_is_taken(tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     kept = yaml.safe_load((tmp_path / "runs" / "test" / "config.yaml").read_text())
     assert kept["model"]["path"] == f"acme/tiny@{COMMIT}"
-    done = freerun("resume", tmp_path / "runs" / "test", "control.steps=2", folder=tmp_path, **hub)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "home" / "hub"))
+    done = typed("resume", tmp_path / "runs" / "test", "control.steps=2")
     assert done.returncode == 0, done.stderr
     (tmp_path / "broken.py").write_text("raise ValueError('no key')\ndef judge(task, text): return 1\n")
-    done = freerun(*named, "reward.judge=broken.py:judge", folder=tmp_path, **hub)
+    done = typed(*named, "reward.judge=broken.py:judge")
     first, last = done.stderr.splitlines()
     assert first == (
         "runs/test exists (2 steps, done): this run is runs/test-2; to go on with the old one: freerun resume runs/test"

@@ -21,6 +21,7 @@ from freerun.run import training
 from tests.cli.test_stopping import descendants
 from tests.run.test_resume import FREERUN, steps_of
 from tests.run.test_train import prepared
+from tests.typed import freerun as typed
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
@@ -44,7 +45,7 @@ def killed(config: Path, folder: RunFolder, when: Callable[[], bool]) -> None:
 
 
 def freerun(*arguments: str) -> str:
-    done = subprocess.run([*FREERUN, *arguments], capture_output=True, text=True, check=False)
+    done = typed(*arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -84,7 +85,7 @@ def test_an_audit_names_what_is_lost_and_what_was_trained_twice(tmp_path: Path) 
         db.execute(
             "INSERT INTO book_events(stage, grp, epoch, place, task, version) VALUES ('trained', 999, 0, 1, 't', 2)"
         )
-    audited = subprocess.run([*FREERUN, "audit", str(folder.path)], capture_output=True, text=True, check=False)
+    audited = typed("audit", folder.path)
     assert audited.returncode == 1
     assert "lost: task 3 of epoch 0" in audited.stdout
     assert "trained 2 times: task 1 of epoch 0" in audited.stdout
@@ -93,7 +94,7 @@ def test_an_audit_names_what_is_lost_and_what_was_trained_twice(tmp_path: Path) 
 
 def test_a_run_without_a_book_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(prepared(tmp_path).config.model_dump_json())
-    said = subprocess.run([*FREERUN, "audit", str(tmp_path)], capture_output=True, text=True, check=False)
+    said = typed("audit", tmp_path)
     assert said.returncode == 2
     assert said.stderr.count("\n") == 1
     assert "has no book of groups in run.db" in said.stderr

@@ -26,9 +26,22 @@ def tensorboard_of(folder: Path) -> Any:
     return events
 
 
+JUDGE = """
+import glob, time
+
+def judge(task, text):
+    '''The run is over in a second: it begins when those have that take as long to be imported.'''
+    while not all(map(glob.glob, {files})):
+        time.sleep(0.02)
+    return float(text == task.answer)
+"""
+
+
 async def test_a_run_with_many_loggers_one_of_which_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "SILENT_S", 1.0)
     monkeypatch.setattr(process, "_HUNG_FINISH_S", 0.1)
+    begun = [f"{tmp_path}/runs/test/{file}" for file in ("wandb/offline-run-*/*.wandb", "tensorboard/*")]
+    (tmp_path / "judge.py").write_text(JUDGE.replace("{files}", str(begun)))
     with Collector() as collector:
         loggers: list[Any] = [
             {"name": "wandb", "mode": "offline"},
@@ -36,8 +49,8 @@ async def test_a_run_with_many_loggers_one_of_which_hangs(tmp_path: Path, monkey
             {"name": "prometheus", "port": 0},
             {"name": "opentelemetry", "endpoint": collector.endpoint},
         ]
-        settings = ("control.max_staleness=2", "evaluate.every=4", f"observers={json.dumps(loggers)}")
-        run = prepared(tmp_path, "control.steps=6", "train.save_every=4", *settings)
+        settings = ("control.max_staleness=2", "evaluate.every=4", f"reward.judge={tmp_path / 'judge.py'}:judge")
+        run = prepared(tmp_path, "control.steps=6", "train.save_every=4", *settings, f"observers={json.dumps(loggers)}")
         folder = (await training.train(run)).folder
         steps = read_steps(folder.metrics)
         assert [record.step for record in steps] == list(range(1, 7))
@@ -56,7 +69,9 @@ async def test_a_run_with_many_loggers_one_of_which_hangs(tmp_path: Path, monkey
         assert len([note for note in notes if "HangsAtTheBeginning" in note]) == 1
         assert len([note for note in notes if ": serves http://127.0.0.1:" in note]) == 1
 
-        await training.train(*resume(folder.path, ["control.steps=8", *settings[2:]]))
+        monkeypatch.setattr(process, "SILENT_S", 30.0)
+        loggers.pop(2)
+        await training.train(*resume(folder.path, ["control.steps=8", f"observers={json.dumps(loggers)}"]))
         again, events = WandbFile(folder.path), tensorboard_of(folder.path)
     assert again.run.run_id == logged.run.run_id
     assert set(again.steps("reward_mean")) == {7, 8}

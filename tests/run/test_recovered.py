@@ -107,7 +107,7 @@ def same(one: Batch, other: Batch) -> bool:
     return one.version == other.version and plain(one) == plain(other)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     seed=st.integers(0, 10**9),
     max_staleness=st.integers(0, 4),

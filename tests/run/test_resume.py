@@ -31,6 +31,7 @@ from freerun.train.checkpoint_folder import CONTROL, TENSORS, CheckpointFolder
 from tests.cli.test_stopping import descendants
 from tests.observe.runs import a_step, an_eval
 from tests.run.test_train import prepared
+from tests.typed import freerun
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
@@ -152,7 +153,7 @@ def test_a_run_that_fails_on_its_way_keeps_what_it_has_learned(tmp_path: Path) -
     how = ("control.groups_per_step=2", f"reward.judge={tmp_path / 'judge.py'}:anything")
     run = prepared(tmp_path, *how, "control.steps=100000")
     (tmp_path / "run.yaml").write_text(run.config.model_dump_json())
-    ended = subprocess.run([*FREERUN, "train", str(tmp_path / "run.yaml")], capture_output=True, text=True, check=False)
+    ended = freerun("train", tmp_path / "run.yaml")
     folder = RunFolder(tmp_path / "runs" / "test")
     step = steps_of(folder)[-1]
     assert ended.returncode == 2, "the judge is the user's"

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import math
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,8 +19,9 @@ from freerun.observe.records import read_evals, read_steps
 from freerun.run.prepare import example_of, prepare_sft
 from freerun.run.resume import resume
 from freerun.run.supervised import sft
-from tests.run.test_resume import FREERUN, kill_in_mid_run, steps_of, weights
+from tests.run.test_resume import kill_in_mid_run, steps_of, weights
 from tests.run.test_train import prepared
+from tests.typed import freerun
 
 
 class Seen(Observer):
@@ -87,9 +87,7 @@ def test_killed_it_goes_on_to_the_same_weights_bit_for_bit(tmp_path: Path) -> No
     saved, done = kill_in_mid_run(endless, tmp_path, "sft")
     assert done >= saved
     folder = RunFolder(tmp_path / "runs" / "killed")
-    resume_it = [*FREERUN, "resume", str(folder.path), f"control.steps={saved + 2}"]
-    said = subprocess.run(resume_it, capture_output=True, text=True, check=True).stdout
-    assert "done: the model is in" in said
+    assert "done: the model is in" in freerun("resume", folder.path, f"control.steps={saved + 2}").stdout
     assert steps_of(folder) == list(range(1, saved + 3))
     with pytest.raises(ConfigError, match=rf"is complete: {saved + 2} steps are done; raise control\.steps"):
         resume(folder.path, [])

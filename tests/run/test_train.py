@@ -176,8 +176,8 @@ async def test_a_trainer_killed_in_mid_run_ends_the_run_with_that_cause(tmp_path
     started: list[processes.Processes] = []
     original = processes.Processes.__init__
 
-    def remember(self: processes.Processes, module: str, logs: Path) -> None:
-        original(self, module, logs)
+    def remember(self: processes.Processes, module: str, logs: Path, fork: bool = True) -> None:
+        original(self, module, logs, fork)
         started.append(self)
 
     processes.Processes.__init__ = remember  # type: ignore[method-assign]

@@ -67,6 +67,15 @@ def test_distance_masks_what_is_already_far_where_it_is_pushed() -> None:
     assert both.weight_A.tolist() == pytest.approx([1.19, 0, 1.21, 0.84, 0, 0.83, 5.0])
 
 
+def test_distance_may_bound_pushes_down_alone() -> None:
+    """The same tokens: those pushed up are kept, however far they are."""
+    ratios = torch.tensor([1.19, 1.21, 1.21, 0.84, 0.83, 0.83, 5.0, 9.0], dtype=torch.float64)
+    advantages = torch.tensor([1.0, 1.0, -1.0, -1.0, -1.0, 1.0, 0.0, 2.0], dtype=torch.float64)
+    got = correct([DistanceMask(side="down")], Ratios(ratios.log(), advantages, torch.zeros(8, dtype=torch.long), 1))
+    assert got.kept_A.tolist() == [True, True, True, True, False, True, True, True]
+    assert got.weight_A.tolist() == [1, 1, 1, 1, 0, 1, 1, 1]
+
+
 def test_options_are_those_asked_for() -> None:
     assert corrected([TokenWeight(cap=1.5)], [[2, 1.2]]).weight_A.tolist() == pytest.approx([1.5, 1.2])
     assert corrected([SequenceWeight(cap=1.5)], [[2, 1.2]]).weight_A.tolist() == pytest.approx([1.5, 1.5])

@@ -55,6 +55,12 @@ class Blocks:
             taken.append(block)
         return taken
 
+    def share(self, blocks: list[int]) -> None:
+        """They have one owner more, who gives them back as any other does."""
+        for block in blocks:
+            assert self._owners[block], "nobody has this block"
+            self._owners[block] += 1
+
     def give_back(self, blocks: list[int]) -> None:
         """One owner leaves; the list is emptied so that it is not used by mistake. The ends of prefixes are reused
         before their beginnings."""

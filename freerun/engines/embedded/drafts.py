@@ -6,7 +6,7 @@ not there, and keeps it only where what is sampled is the same.
 """
 
 from array import array
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -61,6 +61,14 @@ class _Text:
     """Tokens whose pair with the one before is known to the index."""
 
 
+@dataclass(slots=True, frozen=True)
+class Spoken:
+    source: Source
+    tokens: list[int]
+    writer: Sequence | None = None
+    """Whose answer it is, if that is being written."""
+
+
 class Drafts:
     """Guesses for all answers that are being written, by those texts and by what was answered earlier."""
 
@@ -72,6 +80,10 @@ class Drafts:
         """By prompt; the one that was asked for last is last. Should two prompts ever have the same number, each gets
         the other's guesses."""
         self._earlier_tokens = 0
+        self.guessed: Counter[Source] = Counter()
+        """How many guesses were checked, by where they came from."""
+        self.right: Counter[Source] = Counter()
+        """How many of these were right."""
 
     def begin(self, sequences: list[Sequence]) -> None:
         """All of one request."""
@@ -88,6 +100,16 @@ class Drafts:
     def guess(self, sequence: Sequence, most: int) -> list[Guess]:
         return self._of[sequence].guess(sequence, most) if sequence in self._of else []
 
+    def number(self, sequence: Sequence) -> int:
+        """Of its prompt, among those that are being answered; of one that is not guessed at, a number of its own."""
+        return self._of[sequence].number if sequence in self._of else id(sequence)
+
+    def spoken(self, sequence: Sequence, writers: set[Sequence], most: int) -> list[Spoken]:
+        """What there is about its prompt, at most so many tokens; `writers` are those whose answers are written now."""
+        if sequence in self._of:
+            return self._of[sequence].spoken(writers, most)
+        return [Spoken(Source.OWN, [*sequence.request.prompt, *sequence.tokens][-most:], sequence)]
+
     def end(self, sequence: Sequence) -> None:
         """It is over. With the last answer to a prompt, all of them have been given earlier."""
         if texts := self._of.pop(sequence, None):
@@ -95,6 +117,13 @@ class Drafts:
             if not texts.writers:
                 del self._texts[texts.number]
                 self._keep(texts.number, texts.answers())
+
+    def forget(self) -> None:
+        """All that was answered earlier, and how well that was guessed."""
+        self._earlier.clear()
+        self._earlier_tokens = 0
+        self.guessed.clear()
+        self.right.clear()
 
     def _keep(self, number: int, answers: list["array[int]"]) -> None:
         before = self._earlier.pop(number, [])
@@ -132,6 +161,24 @@ class Texts:
 
     def _text(self, answer: list[int], source: Source) -> _Text:
         return _Text(list(self._beginning), source, answer)
+
+    def spoken(self, writers: set[Sequence], most: int) -> list[Spoken]:
+        """The prompt, earlier answers, those of the group that are over, and those that are being written. Of more than
+        `most` tokens, the beginnings of the latter are left out, and whole ones of the others."""
+        written = [one for one in self._of if one in writers]
+        each = most // max(len(written), 1)
+        now = [Spoken(Source.GROUP, [*self._beginning, *one.tokens][-each:], one) for one in written]
+        left = most - sum(len(text.tokens) for text in now)
+        others = [Spoken(Source.OWN, self._texts[0].tokens)]
+        theirs = [(text, next((one for one, own in self._of.items() if own is text), None)) for text in self._texts[1:]]
+        others += [
+            Spoken(text.source, [*self._beginning, *text.answer]) for text, writer in theirs if writer not in writers
+        ]
+        fitting = []
+        for text in others:
+            if (left := left - len(text.tokens)) >= 0:
+                fitting.append(text)
+        return fitting + now
 
     def guess(self, sequence: Sequence, most: int) -> list[Guess]:
         self._catch_up()

@@ -8,7 +8,8 @@ what is under way, so it can never overlap a forward pass.
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Protocol
 
@@ -20,11 +21,15 @@ from freerun.core.reports import UpdateReport
 from freerun.engines.base import Sampling
 from freerun.engines.config import EngineConfig, OnUpdate
 from freerun.engines.embedded.blocks import Blocks
-from freerun.engines.embedded.drafts import Source
+from freerun.engines.embedded.cache_choice import ENOUGH, CacheChoice
+from freerun.engines.embedded.drafts import Drafts, Source
+from freerun.engines.embedded.guess_pace import ENOUGH as ENOUGH_BURSTS
+from freerun.engines.embedded.guess_pace import GuessPace
 from freerun.engines.embedded.latency import Latencies
 from freerun.engines.embedded.launched_step import LaunchedStep
 from freerun.engines.embedded.memory import cache_tokens
 from freerun.engines.embedded.plain import PlainRunner
+from freerun.engines.embedded.recomputed import recomputed_logprobs
 from freerun.engines.embedded.routed import RoutedTokens
 from freerun.engines.embedded.scheduler import Scheduler, Step
 from freerun.engines.embedded.sequence import EndedAnswer, Request, Sequence
@@ -47,8 +52,13 @@ class Runner(Protocol):
     """Whether steps sample one token: somebody waits for the next to end. A runner that can do no other ignores it."""
     guesses: int
     """Most guesses of one answer that a step can check."""
-    waited_s: float
-    """How long the host has waited for the device, since the start."""
+    guessing_rows: int
+    """Most rows of a step in which it guesses by itself; 0: it cannot."""
+
+    @property
+    def waited_s(self) -> float:
+        """How long the host has waited for the device, since the start."""
+        ...
 
     def launch(self, step: Step) -> LaunchedStep: ...
 
@@ -67,13 +77,16 @@ class EmbeddedEngine:
         self.on_update: OnUpdate = config.on_update
         size = config.block_tokens
         self._blocks = Blocks(max(cache_tokens(decoder, config) // size, 1), size)
+        self._drafts = Drafts()
         self._runner = self._runner_for(decoder, on_gpu)
         runner = self._runner
         self._scheduler = Scheduler(self._blocks, config.max_running, config.step_tokens, runner.burst, runner.ahead)
         self._routed = RoutedTokens(self._blocks, decoder.routes) if decoder.routes else None
         if self._routed:
             self._scheduler.stops = self._routed.stops
-        self._speculation = Speculation(runner.guesses if guesses else 0)
+        self._guesses = guesses
+        self._speculation = Speculation(runner.guesses if guesses else 0, self._drafts)
+        self._guess_pace = GuessPace()
         self._launched = LaunchedStep.none()
         self._ended: list[tuple[str, EndedAnswer]] = []
         """Answers that ended when somebody else than `step` had to wait for what was under way."""
@@ -90,6 +103,9 @@ class EmbeddedEngine:
         """From the last swap of weights to the end of the first step that sampled with them, rebuilding included."""
         self._swapped_s: float | None = None
         self._tokens_at_swap = 0
+        self.cache_choice = CacheChoice()
+        """Which caches outlive an update, under `auto`; and what it goes by."""
+        self._read_before = self._sampling_steps = 0
 
     def _runner_for(self, decoder: Decoder, on_gpu: bool) -> Runner:
         blocks, config = self._blocks, self._config
@@ -97,7 +113,7 @@ class EmbeddedEngine:
             return PlainRunner(decoder, blocks.count, blocks.block_tokens)
         from freerun.engines.embedded.gpu import GpuRunner  # needs Triton
 
-        return GpuRunner(decoder, blocks.count, blocks.block_tokens, config.max_running, config.burst)
+        return GpuRunner(decoder, blocks.count, blocks.block_tokens, config.max_running, config.burst, self._drafts)
 
     @property
     def has_work(self) -> bool:
@@ -134,12 +150,12 @@ class EmbeddedEngine:
     @property
     def guessed(self) -> Counter[Source]:
         """Tokens that were guessed, by where from."""
-        return self._speculation.guessed
+        return self._drafts.guessed
 
     @property
     def right(self) -> Counter[Source]:
         """Guesses that were right."""
-        return self._speculation.right
+        return self._drafts.right
 
     @property
     def reused_tokens(self) -> int:
@@ -173,25 +189,31 @@ class EmbeddedEngine:
             check_extras(sampling.extras, stops, shape.vocab_size)
         request = Request(id, prompt, sampling, n, stops=stops, asked_s=asked_s or time.monotonic())
         self._requests[id] = self._scheduler.submit(request)
-        self._speculation.begin(self._requests[id])
+        if self._guesses:
+            self._drafts.begin(self._requests[id])
         self.prompt_tokens += len(prompt)
         if sampling.extras:
             self._special.add(id)
             self._shorten_steps()
 
     def warm_up(self) -> None:
-        """On a GPU: compile what decoding needs, by answering something while nobody waits yet."""
+        """On a GPU: compile what decoding needs, with guesses and without, by answering something while nobody waits
+        yet: as many as may run, then one for as long as it takes to try guesses."""
         if not self._decoder.embed.weight.is_cuda:
             return
         longest = self._decoder.shape.max_positions
         prompt = [0] * min(16, longest // 2)
-        answer = min(3 * self._runner.burst, longest - len(prompt))
-        self.submit("warm-up", prompt, Sampling(max_new_tokens=answer, ignore_eos=True), self._config.max_running)
-        while self.has_work:
-            self.step()
+        for answers, bursts in ((self._config.max_running, 3), (1, 2 * ENOUGH_BURSTS)):
+            tokens = min(bursts * self._runner.burst, longest - len(prompt))
+            self.submit("warm-up", prompt, Sampling(max_new_tokens=tokens, ignore_eos=True), answers)
+            while self.has_work:
+                self.step()
         self._blocks.forget()
+        self._guess_pace = GuessPace()
+        self._drafts.forget()
         self.tokens = self.prompt_tokens = 0
         self.latencies = Latencies()
+        self.cache_choice = CacheChoice()
 
     def cancel(self, id: str) -> None:
         """End what is left of a request; its unfinished answers are never reported."""
@@ -204,20 +226,34 @@ class EmbeddedEngine:
     def step(self) -> list[tuple[str, EndedAnswer]]:
         """Launch a step, then see to the one before; the answers that ended with that. While new weights are on their
         way nothing is left under way: they would wait for it."""
-        ahead = self._runner.ahead and not self._runner.short
+        start_s, tokens = time.monotonic(), self.tokens
+        guessing = self._is_guessing()
+        ahead = self._runner.ahead and not self._runner.short and not guessing
         if not ahead:
             self._ended += self._wait()
-        start_s = time.monotonic()
-        guesses = self._speculation.plan([] if ahead or self._special else self._scheduler.sampling)
+        guesses = self._speculation.plan([] if self._runner.ahead or self._special else self._scheduler.sampling)
         step = self._scheduler.schedule(guesses)
+        step.guessing = guessing and step.only_samples and 0 < len(step.chunks) <= self._runner.guessing_rows
         before, self._launched = self._launched, self._runner.launch(step) if step.chunks else LaunchedStep.none()
         ended, self._ended = self._ended + self._postprocess(before), []
-        if ahead:
-            return ended
-        ended += self._wait()
+        if not ahead:
+            ended += self._wait()
         if step.only_samples:
-            self._speculation.took(len(step.chunks), time.monotonic() - start_s)
+            self._took(step, self.tokens - tokens, time.monotonic() - start_s)
         return ended
+
+    def _is_guessing(self) -> bool:
+        """Whether the runner is to guess, if all that the next step does is to sample."""
+        few = self._guesses and 0 < self.running <= self._runner.guessing_rows and not self.waiting
+        return few and not self._runner.short and not self._special and self._guess_pace.wanted(self.running)
+
+    def _took(self, step: Step, tokens: int, seconds: float) -> None:
+        """A step in which nobody did anything but sample."""
+        rows = len(step.chunks)
+        if not self._runner.ahead:
+            self._speculation.took(rows, seconds)
+        elif 0 < rows <= self._runner.guessing_rows and not self._runner.short:
+            self._guess_pace.saw(rows, step.guessing, tokens, seconds)
 
     def _wait(self) -> list[tuple[str, EndedAnswer]]:
         """Wait for what is under way."""
@@ -246,6 +282,8 @@ class EmbeddedEngine:
                 sequence.routes.append(routes[:new].copy())  # not all that the step noted
             if reason:
                 ended.append(self._end(sequence, reason))
+        self._note_pace(launched)
+        self._measure_an_old_cache()
         if self._swapped_s is not None and self.tokens > self._tokens_at_swap:
             self.first_token_after_update_s = self._landed_s - self._swapped_s
             self._swapped_s = None
@@ -275,6 +313,7 @@ class EmbeddedEngine:
         wanted = sequence.request.sampling.routes and sequence.tokens
         routes = self._routed.of(sequence) if self._routed and wanted else None
         self._over(sequence, reason)
+        self.cache_choice.lengths.add(len(sequence.tokens))
         self.latencies.ended(sequence, reason, self._landed_s)
         request = sequence.request
         if not request.unfinished:
@@ -288,7 +327,7 @@ class EmbeddedEngine:
 
     def _over(self, sequence: Sequence, reason: FinishReason) -> None:
         self._scheduler.end(sequence, reason)
-        self._speculation.end(sequence)
+        self._drafts.end(sequence)
 
     def _forget_special(self, id: str) -> None:
         if id in self._special:
@@ -304,6 +343,30 @@ class EmbeddedEngine:
         assert self._detokenise is not None
         tail = self._detokenise(tokens[-(max(len(text.encode(errors="replace")) for text in stop) + 4) :])
         return any(text in tail for text in stop)
+
+    def _rebuilt(self, policy: OnUpdate, version: Version) -> Container[Sequence]:
+        """Whose caches are to be rebuilt for that version."""
+        if policy == "auto":
+            return self.cache_choice.rebuild(self._scheduler.running, version - self.version)
+        return () if policy == "keep" else self._scheduler.running
+
+    def _note_pace(self, launched: LaunchedStep) -> None:
+        """What was read is counted when a step is scheduled; ahead of the host, that is one step before it lands."""
+        ahead = self._runner.ahead and not self._runner.short
+        before, self._read_before = self._read_before, self._scheduler.read_tokens
+        if launched.most:
+            self._sampling_steps += max(launched.most)
+            pace = self.cache_choice.pace
+            pace.tick(self._landed_s, before if ahead else self._read_before, self._sampling_steps, self.tokens)
+            if not self._scheduler.has_work:
+                pace.rest()
+
+    def _measure_an_old_cache(self) -> None:
+        choice, most_tokens = self.cache_choice, self._config.step_tokens
+        if one := choice.to_measure(self._scheduler.running, self.version, most_tokens, self._landed_s):
+            start_s = time.monotonic()
+            choice.measured(one, recomputed_logprobs(self._decoder, one, ENOUGH), time.monotonic() - start_s)
+            choice.pace.rest()
 
     def stage(self, fetch: Callable[[], Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
         """What `fetch` gives, on the engine's device: what takes time, done before the swap and beside the steps, on a
@@ -349,8 +412,14 @@ class EmbeddedEngine:
             torch._foreach_copy_([p.data for p in parameters.values()], [tensors[name] for name in parameters])
         if self._decoder.embed.weight.is_cuda:
             torch.cuda.synchronize()
-        lost = self._scheduler.new_weights(version, keep=(on_update or self.on_update) == "keep")
+        lost = self._scheduler.new_weights(version, self._rebuilt(on_update or self.on_update, version))
+        self.cache_choice.pace.rest()
         self.version = version
         self.expect_update(True)
         self._swapped_s, self._tokens_at_swap = time.monotonic(), self.tokens
-        return UpdateReport(version, time.monotonic() - started_s, lost)
+        report = UpdateReport(version, time.monotonic() - started_s, lost)
+        if (on_update or self.on_update) != "auto":
+            return report
+        choice = self.cache_choice
+        kept, rebuilt = choice.last_kept, choice.last_rebuilt
+        return replace(report, kept_caches=kept, rebuilt_caches=rebuilt, cache_error=choice.error.mean)

@@ -56,7 +56,7 @@ class Tiles(NamedTuple):
         return cls(rows, columns, step, 8 if rows * columns > 4_096 else 4)
 
 
-def through(layer: ExpertLayer, x_TC: Tensor, notes: RouteNotes | None) -> Tensor:
+def feed(layer: ExpertLayer, x_TC: Tensor, notes: RouteNotes | None) -> Tensor:
     """What their experts make of tokens: T × C, in float32."""
     chosen_Tk, weights_Tk = chosen(layer, x_TC, notes)
     gate_up, down = layer.expert_gate_up.by_expert, layer.expert_down.by_expert

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from triton import next_power_of_2
 
 from freerun.engines.embedded import kernels
-from freerun.engines.embedded.experts import RouteNotes, through
+from freerun.engines.embedded.experts import RouteNotes, feed
 from freerun.engines.embedded.prefill_layout import TILE_PAIRS, PrefillBatch
 from freerun.models.own import ExpertLayer, Layer, OwnDecoder
 from freerun.models.shape import Shape
@@ -63,7 +63,10 @@ class FusedDecoder:
     def forward(self, tokens_T: Tensor, attend: DeviceAttention, notes: RouteNotes | None = None) -> Tensor:
         """Hidden states, normed. In `notes` goes which experts tokens went through."""
         # The residual stream stays in float32: rounding it at every layer is most of what bf16 costs.
-        residual = F.embedding(tokens_T, self._decoder.embed.weight).float()
+        return self.through(F.embedding(tokens_T, self._decoder.embed.weight).float(), attend, notes)
+
+    def through(self, residual: Tensor, attend: DeviceAttention, notes: RouteNotes | None = None) -> Tensor:
+        """What comes out of all layers, normed. The residual stream is changed in place."""
         delta: Tensor | None = None
         for layer in self._decoder.layers:
             assert isinstance(layer, Layer)
@@ -83,7 +86,7 @@ class FusedDecoder:
 
 def fed(layer: Layer, x: Tensor, notes: RouteNotes | None) -> Tensor:
     if isinstance(layer, ExpertLayer):
-        return through(layer, x, notes)
+        return feed(layer, x, notes)
     down: Tensor = layer.down(silu_mul(layer.gate_up(x)))
     return down
 
@@ -107,25 +110,34 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 
 
 class DecodeAttention:
-    """One new token a row. The context is cut into stretches, as many as the longest row needs."""
+    """The new tokens of each row, as many in all: one behind the other from its position on. The context is cut into
+    stretches, as many as the longest row needs. `overlap`: whether it may begin while the kernel before it runs."""
 
-    def __init__(self, cache: DeviceCache, inv_freq: Tensor, positions_R: Tensor, tables: Tensor, longest: int) -> None:
+    def __init__(
+        self,
+        cache: DeviceCache,
+        rotary: tuple[Tensor, Tensor],
+        positions_R: Tensor,
+        tables: Tensor,
+        longest: int,
+        overlap: bool = False,
+    ) -> None:
         self._cache, self._positions, self._tables = cache, positions_R, tables
-        self._rotary = rotary(positions_R, inv_freq)
+        self._rotary, self._overlap = rotary, overlap
         programs = len(positions_R) * cache.shape.kv_heads
-        self._split = split_tokens(programs)
+        self._split = split_tokens(programs, cache.shape.head_dim)
         self._splits = -(-longest // self._split)
         self._arrived = torch.zeros(programs, dtype=torch.int32, device=positions_R.device)
 
     def __call__(self, layer: Layer, qkv: Tensor) -> Tensor:
-        shape, rows, splits = self._cache.shape, len(qkv), self._splits
+        shape, rows, tokens, splits = self._cache.shape, len(self._positions), len(qkv), self._splits
         qkv = layer.normed_wide(qkv) if layer.norms_wide else qkv
         heads, kv_heads, width = shape.heads, shape.kv_heads, shape.head_dim
-        out = torch.empty(rows, heads * width, dtype=qkv.dtype, device=qkv.device)
+        out = torch.empty(tokens, heads * width, dtype=qkv.dtype, device=qkv.device)
         partial = best = total = out
         if splits > 1:
-            partial = torch.empty(rows * heads * splits, width, dtype=torch.float32, device=qkv.device)
-            best = torch.empty(rows * heads * splits, dtype=torch.float32, device=qkv.device)
+            partial = torch.empty(tokens * heads * splits, width, dtype=torch.float32, device=qkv.device)
+            best = torch.empty(tokens * heads * splits, dtype=torch.float32, device=qkv.device)
             total = torch.empty_like(best)
         kernels.decode_kernel[(rows, kv_heads, splits)](
             qkv, *norm_weights(layer, qkv), *self._rotary,
@@ -133,8 +145,9 @@ class DecodeAttention:
             out, partial, best, total, self._arrived,
             shape.norm_eps, width**-0.5, self._tables.stride(0), *self._cache.strides,
             HEADS=heads, KV_HEADS=kv_heads, D=width, BLOCK=self._cache.block_tokens, NORM=shape.qk_norm,
-            SPLIT=self._split, SPLITS=splits, S=max(2, next_power_of_2(splits)),
-            M=max(16, next_power_of_2(heads // kv_heads)), PRECISION=precision(qkv), **tiling(rows * kv_heads),
+            TOKENS=tokens // rows, SPLIT=self._split, SPLITS=splits,
+            M=max(16, next_power_of_2(heads // kv_heads * (tokens // rows))),
+            OVERLAP=self._overlap, launch_pdl=self._overlap, PRECISION=precision(qkv), **tiling(rows * kv_heads, width),
         )  # fmt: skip
         return out
 
@@ -157,17 +170,26 @@ def norm_weights(layer: Layer, instead: Tensor) -> tuple[Tensor, Tensor]:
     return instead, instead
 
 
-def split_tokens(programs: int) -> int:
-    """Tokens of context for one program: few enough that the GPU is full, and that a long row does not come last."""
-    return 128 if programs < 128 else 256 if programs < 256 else 512 if 1024 <= programs < 2048 else 1024
+def split_tokens(programs: int, width: int) -> int:
+    """Tokens of context for one program, where there are so many for one stretch of it: few enough that the GPU is
+    full, and that a long row does not come last. `width`: of a head."""
+    if programs < 128:
+        return 128 if width < 128 else 256
+    return 256 if programs < 256 else 512 if 1024 <= programs < 2048 else 1024
 
 
-def tiling(programs: int) -> dict[str, int]:
+def tiling(programs: int, width: int) -> dict[str, int]:
     """How to cut up the decode kernel, for so many rows times key/value heads: the fastest of 40 ways on an H200."""
     if programs >= 4096:
         return {"TILE": 64, "num_stages": 2, "num_warps": 4}
     if programs >= 1024:
         return {"TILE": 32, "num_stages": 4, "num_warps": 1}
+    if programs >= 512:
+        return {"TILE": 16, "num_stages": 6, "num_warps": 1}
+    if 128 <= programs < 256:
+        return {"TILE": 32, "num_stages": 6, "num_warps": 1}
+    if programs < 128 <= width:
+        return {"TILE": 128, "num_stages": 2, "num_warps": 4}
     return {"TILE": 64, "num_stages": 2, "num_warps": 2}
 
 

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from triton import next_power_of_2
 
-from freerun.engines.embedded import sampling_kernels as kernels
+from freerun.engines.embedded import few_rows
 from freerun.engines.embedded.burst_length import BurstLength
+from freerun.engines.embedded.drafts import Drafts
 from freerun.engines.embedded.experts import RouteNotes
 from freerun.engines.embedded.fused import (
     DecodeAttention,
@@ -27,101 +28,77 @@ from freerun.engines.embedded.fused import (
     tile_tokens,
     to_device,
 )
+from freerun.engines.embedded.guess_bursts import MOST_ROWS, STEPS, TOKENS, GuessBursts
 from freerun.engines.embedded.launched_step import LaunchedStep, Sampled
+from freerun.engines.embedded.memory import reach
 from freerun.engines.embedded.prefill_layout import PrefillBatch, PrefillCapacity
 from freerun.engines.embedded.routed import NOTHING, Routed, Waited
+from freerun.engines.embedded.sampling_slots import Slots
 from freerun.engines.embedded.scheduler import Step
 from freerun.engines.embedded.sequence import UNKNOWN, Chunk, Sequence
 from freerun.engines.embedded.shaping import is_special, kernel_uniform, sample_rows
 from freerun.models.own import OwnDecoder
 from freerun.models.routes import RouteLayout
 
-_TILE, _WIDTH, _WAYS = 16_384, 1_024, 8
-"""Tokens of the vocabulary that one program of the sampling kernel reads, and that it reads at a time; floors for a
-restricted row that are tried in one pass over it."""
 _SMALL_BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 _PREFILL_GRAPH_TOKENS = (64, 128, 256, 512, 1_024)
 """Tokens that there are graphs for. More are launched kernel by kernel, which counts the less the more there are."""
 
 
-class Slots:
-    """The device's view of the rows of a burst, and where their tokens come out."""
-
-    def __init__(self, rows: int, burst: int, vocabulary: int, blocks: int, layout: RouteLayout | None = None) -> None:
-        def ints(*size: int) -> Tensor:
-            return torch.zeros(*size, dtype=torch.int32, device="cuda")
-
-        def floats(*size: int) -> Tensor:
-            return torch.zeros(*size, device="cuda")
-
-        self.tiles = -(-vocabulary // _TILE)
-        self.tokens, self.positions, self.counts, self.seeds = ints(rows), ints(rows), ints(rows), ints(rows)
-        self.inverse_temperature, self.noise = floats(rows), floats(rows)
-        self.top_k, self.top_p = ints(rows), torch.ones(rows, device="cuda")
-        self.floors, self.masses = floats(rows), floats(rows)
-        self.tables = ints(rows, blocks)
-        self.moment = ints(1)
-        self.out_tokens, self.out_logprobs = ints(burst, rows), floats(burst, rows)
-        self.maxima, self.sums = floats(rows, self.tiles), floats(rows, self.tiles)
-        self.choices = ints(rows, self.tiles)
-        self.notes = RouteNotes.empty(layout, burst, rows, self.moment) if layout else None
-
-    def sample(self, logits_RV: Tensor) -> None:
-        """Each row's next token, into the output and as the next input."""
-        rows, vocabulary = logits_RV.shape
-        kernels.floor_kernel[(rows,)](
-            logits_RV, self.inverse_temperature, self.top_k, self.top_p, self.floors, self.masses, vocabulary,
-            WIDTH=_WIDTH, WAYS=_WAYS, num_warps=8,
-        )  # fmt: skip
-        kernels.sample_tiles_kernel[(rows, self.tiles)](
-            logits_RV, self.inverse_temperature, self.floors, self.maxima, self.sums, self.choices,
-            vocabulary, self.tiles, TILE=_TILE, WIDTH=_WIDTH, num_warps=4,
-        )  # fmt: skip
-        kernels.sample_rows_kernel[(rows,)](
-            logits_RV, self.seeds, self.inverse_temperature, self.noise, self.floors, self.masses,
-            self.maxima, self.sums, self.choices,
-            self.tokens, self.positions, self.counts, self.moment, self.out_tokens, self.out_logprobs,
-            vocabulary, self.tiles, self.out_tokens.stride(0),
-            TILE=_TILE, WIDTH=_WIDTH, TILES=max(2, next_power_of_2(self.tiles)), num_warps=8,
-        )  # fmt: skip
-        self.moment.add_(1)
-
-
 class GpuRunner:
     ahead = True
     guesses = 0
+    guessing_rows = MOST_ROWS
 
-    def __init__(self, decoder: OwnDecoder, blocks: int, block_tokens: int, max_running: int, burst: int) -> None:
+    def __init__(
+        self, decoder: OwnDecoder, blocks: int, block_tokens: int, max_running: int, burst: int, drafts: Drafts
+    ) -> None:
         shape = decoder.shape
         self._decoder = decoder
         self._idle_block = blocks  # one block more than the scheduler knows of: rows that pad a batch write there
         self.cache = DeviceCache(shape, blocks + 1, block_tokens, decoder.embed.weight.dtype)
         self._fused = FusedDecoder(decoder)
+        self._few = few_rows.pays(decoder)
         self._batches = batch_sizes(max_running)
-        width = -(-(shape.max_positions + burst) // block_tokens)
+        self.burst = reach(burst)
+        assert self.burst >= STEPS * TOKENS
+        width = -(-(shape.max_positions + self.burst + TOKENS) // block_tokens)
         self._prefill_sizes = [
             PrefillCapacity.of_graph(tokens, width, tile_tokens(shape)) for tokens in _PREFILL_GRAPH_TOKENS
         ]
+        self._slots = Slots(max(self._batches[-1], MOST_ROWS), burst, shape.vocab_size, width)
+        self._guesses = GuessBursts(self._logits, self._captured, shape.vocab_size, drafts)
         self._layout = decoder.routes
-        self._slots = Slots(self._batches[-1], burst, shape.vocab_size, width, self._layout)
+        rows, moment = len(self._slots.tokens), self._slots.moment
+        self._notes = RouteNotes.empty(self._layout, burst, rows, moment) if self._layout else None
+        if self._layout:
+            self.guessing_rows = 0  # each guess would have experts of its own read
         self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
         self._prefill_graphs: dict[int, tuple[PrefillBatch, RouteNotes | None, torch.cuda.CUDAGraph]] = {}
         self._pool = torch.cuda.graph_pool_handle()
         self._row_of: dict[Sequence, int] = {}
         """Where the sequences of the last burst were."""
         self._inv_freq = decoder.inv_freq.float().cuda()
-        self.burst = burst
         self._pace = BurstLength(burst)
         self.short = False
-        self.waited_s = 0.0
+        self._waited_s = 0.0
         self._landed_s = 0.0
         torch._foreach_copy_([self._inv_freq], [self._inv_freq.clone()])  # loads what the first swap would wait for
+
+    @property
+    def waited_s(self) -> float:
+        """How long the host has waited for the device."""
+        return self._waited_s + self._guesses.waited_s
 
     @torch.inference_mode()
     def launch(self, step: Step) -> LaunchedStep:
         """The burst first: it keeps the device busy while the host launches, kernel by kernel, what is to be read.
         Neither needs the other's results."""
         self.cache.copy(step.copies)
+        if step.guessing:
+            self._row_of = {}
+            self._load_tables(step.chunks, MOST_ROWS)
+            return self._guesses.launch(step.chunks, self._stretch)
         launched = self._decode([chunk for chunk in step.chunks if chunk.samples])
         reading = [chunk for chunk in step.chunks if not chunk.samples]
         if reading:
@@ -189,12 +166,11 @@ class GpuRunner:
         """One token each, when somebody asks for what the sampling kernels cannot do. The host waits for it."""
         self._row_of = {}
         start_s = time.monotonic()
-        split, splits = self._splits(batch, longest)
-        logits_RV = self._logits(batch, splits * split)[: len(sequences)]
+        logits_RV = self._next_logits(batch, self._stretch(batch, longest))[: len(sequences)]
         drawn = [kernel_uniform(sequence.key, sequence.sampled) for sequence in sequences]
         tokens, logprobs = sample_rows(logits_RV, sequences, drawn)
         self._landed_s = time.monotonic()
-        self.waited_s += self._landed_s - start_s
+        self._waited_s += self._landed_s - start_s
         return LaunchedStep(
             sequences,
             [1] * len(sequences),
@@ -204,7 +180,7 @@ class GpuRunner:
 
     def _sampled_routes(self, steps: int, rows: int) -> Waited:
         """Which experts the rows' tokens went through, on its way to the host."""
-        notes, layout = self._slots.notes, self._layout
+        notes, layout = self._notes, self._layout
         if notes is None or layout is None:
             return lambda: NOTHING
         found = notes.out[:steps, :rows].contiguous().to("cpu", non_blocking=True)
@@ -233,7 +209,7 @@ class GpuRunner:
             start_s = time.monotonic()
             copied.synchronize()
             now_s = time.monotonic()
-            self.waited_s += now_s - start_s
+            self._waited_s += now_s - start_s
             self._pace.took(steps, now_s - max(launched_s, self._landed_s), now_s - start_s)
             self._landed_s = now_s
             return tokens.T.tolist(), logprobs.T.tolist()
@@ -242,17 +218,32 @@ class GpuRunner:
 
     def _decode_once(self, batch: int, longest: int) -> None:
         """One step of all rows, on the device alone."""
-        self._slots.sample(self._logits(batch, longest))
+        self._slots.sample(self._next_logits(batch, longest))
 
-    def _logits(self, batch: int, longest: int) -> Tensor:
-        slots = self._slots
-        attend = DecodeAttention(self.cache, self._inv_freq, slots.positions[:batch], slots.tables, longest)
-        return self._fused.logits(self._fused.forward(slots.tokens[:batch], attend, slots.notes))
+    def _next_logits(self, batch: int, longest: int) -> Tensor:
+        return self._logits(self._slots.tokens[:batch], self._slots.positions[:batch], longest, self._notes)
+
+    def _logits(
+        self, tokens_T: Tensor, positions_R: Tensor, longest: int, notes: RouteNotes | None = None
+    ) -> Tensor:
+        """Behind each token; as many of each row, one behind the other from its position on."""
+        few = self._few if len(tokens_T) <= few_rows.MOST_TOKENS else few_rows.Pays.NOT
+        begun = few_rows.begin(self._decoder, self._inv_freq, tokens_T, positions_R)
+        overlap = few is few_rows.Pays.OVERLAPPING
+        attend = DecodeAttention(self.cache, begun.rotary, positions_R, self._slots.tables, longest, overlap)
+        if few is not few_rows.Pays.NOT:
+            return self._fused.logits(few_rows.forward(self._decoder, begun, attend, overlap))
+        return self._fused.logits(self._fused.through(begun.residual, attend, notes))
+
+    def _stretch(self, batch: int, longest: int) -> int:
+        """The longest context of a graph for so many rows that is long enough."""
+        split, splits = self._splits(batch, longest)
+        return split * splits
 
     def _splits(self, batch: int, longest: int) -> tuple[int, int]:
         """Tokens of context in one stretch, and how many of these there are: a power of two, since kernels are compiled
         for each number of them."""
-        split = split_tokens(batch * self._decoder.shape.kv_heads)
+        split = split_tokens(batch * self._decoder.shape.kv_heads, self._decoder.shape.head_dim)
         return split, next_power_of_2(-(-longest // split))
 
     def _graph(self, batch: int, longest: int) -> torch.cuda.CUDAGraph:
@@ -282,9 +273,12 @@ class GpuRunner:
         slots.top_k[:rows] = to_device([s.top_k for s in how] + idle)
         slots.top_p[:rows] = to_device([s.top_p for s in how] + [1.0] * len(idle), torch.float32)
         slots.moment.zero_()
+        self._load_tables(chunks, rows)
+
+    def _load_tables(self, chunks: list[Chunk], rows: int) -> None:
         tables = self._tables([chunk.table for chunk in chunks])
-        slots.tables[:rows].fill_(self._idle_block)
-        slots.tables[: len(chunks), : tables.shape[1]] = tables
+        self._slots.tables[:rows].fill_(self._idle_block)
+        self._slots.tables[: len(chunks), : tables.shape[1]] = tables
 
     def _tables(self, tables: list[list[int]]) -> Tensor:
         width = max(len(table) for table in tables)

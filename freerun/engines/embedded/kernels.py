@@ -8,6 +8,7 @@ Shapes: T tokens, R rows, H query heads, K key/value heads, G = H / K, D head di
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 
@@ -104,55 +105,87 @@ def decode_kernel(
     out, partial, partial_max, partial_sum, arrived,
     eps, scale, table_stride, block_stride, head_stride, token_stride,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, NORM: tl.constexpr,
-    TILE: tl.constexpr, SPLIT: tl.constexpr, SPLITS: tl.constexpr, S: tl.constexpr, M: tl.constexpr,
-    PRECISION: tl.constexpr,
+    TOKENS: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr, SPLITS: tl.constexpr, M: tl.constexpr,
+    OVERLAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One new token a row, from its projections to what its heads read: norm, rotation, the write to the cache, and
-    attention of the query heads of one key/value head, over one stretch of the context.
+    """TOKENS new tokens a row, from their projections to what their heads read: norm, rotation, the write to the cache,
+    and attention of the query heads of one key/value head, over one stretch of the context.
 
-    The new token's own key and value are taken from the projections; the program of the stretch they fall into writes
-    them. Of the programs of a row that has several stretches, the last to arrive puts them together.
+    The new tokens' own keys and values are taken from the projections; the program of the stretch that the first of
+    them falls into writes them, and looks at them. Of the programs of a row that has several stretches, the last to
+    arrive puts them together. A query is a pair of token and head: there are at most M.
     """
     row, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     position = tl.load(positions + row)
     start = split * SPLIT
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
     if start > position:
         return
     end = tl.minimum(start + SPLIT, position)
     GROUP: tl.constexpr = HEADS // KV_HEADS
-    group, column, step = tl.arange(0, M), tl.arange(0, D), tl.arange(0, TILE)
-    inside = group[:, None] < GROUP
-    half = row * (D // 2) + column[None, :] % (D // 2)
+    WIDE: tl.constexpr = (HEADS + 2 * KV_HEADS) * D
+    pair, column, step = tl.arange(0, M), tl.arange(0, D), tl.arange(0, TILE)
+    inside = pair[:, None] < GROUP * TOKENS
+    if TOKENS == 1:
+        token = row + pair * 0
+        half = row * (D // 2) + column[None, :] % (D // 2)
+    else:
+        token = row * TOKENS + tl.minimum(pair // GROUP, TOKENS - 1)
+        half = token[:, None] * (D // 2) + column[None, :] % (D // 2)
     cos, sin = tl.load(cosines + half), tl.load(sines + half)
     sin = tl.where(column[None, :] < D // 2, -sin, sin)
-    projections = qkv + row * ((HEADS + 2 * KV_HEADS) * D)
-    wanted = kv_head * GROUP + group
-    queries = _rotated(projections + wanted[:, None] * D, inside, q_weight, cos, sin, eps, D, NORM)
+    wanted = kv_head * GROUP + pair % GROUP
+    queries = _rotated(qkv + (token * WIDE + wanted * D)[:, None], inside, q_weight, cos, sin, eps, D, NORM)
     table = tables + row * table_stride
     base = kv_head * head_stride
     best = tl.full([M], -float("inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
     read = tl.zeros([M, D], tl.float32)
     if start + SPLIT > position:
-        whole = column[None, :] < D
-        k_new = _rotated(projections + (HEADS + kv_head) * D, whole, k_weight, cos, sin, eps, D, NORM)
-        v_new = tl.load(projections + (HEADS + KV_HEADS + kv_head) * D + column[None, :])
-        block = tl.load(table + position // BLOCK).to(tl.int64)
-        place = base + block * block_stride + (position % BLOCK) * token_stride + column[None, :]
-        tl.store(keys + place, k_new)
-        tl.store(values + place, v_new)
-        best = tl.sum(queries.to(tl.float32) * k_new.to(tl.float32), 1) * (scale * LOG2_E)
-        total = tl.full([M], 1.0, tl.float32)
-        read += v_new.to(tl.float32)
+        if TOKENS == 1:
+            whole = column[None, :] < D
+            own = qkv + row * WIDE
+            k_own = _rotated(own + (HEADS + kv_head) * D, whole, k_weight, cos, sin, eps, D, NORM)
+            v_own = tl.load(own + (HEADS + KV_HEADS + kv_head) * D + column[None, :])
+            block_own = tl.load(table + position // BLOCK).to(tl.int64)
+            place_own = base + block_own * block_stride + (position % BLOCK) * token_stride + column[None, :]
+            tl.store(keys + place_own, k_own)
+            tl.store(values + place_own, v_own)
+            best = tl.sum(queries.to(tl.float32) * k_own.to(tl.float32), 1) * (scale * LOG2_E)
+            total = tl.full([M], 1.0, tl.float32)
+            read += v_own.to(tl.float32)
+        else:
+            new = tl.arange(0, 16)
+            real = (new < TOKENS)[:, None]
+            later = row * TOKENS + tl.minimum(new, TOKENS - 1)
+            angles = later[:, None] * (D // 2) + column[None, :] % (D // 2)
+            cos_new, sin_new = tl.load(cosines + angles), tl.load(sines + angles)
+            sin_new = tl.where(column[None, :] < D // 2, -sin_new, sin_new)
+            theirs = qkv + (later * WIDE)[:, None]
+            k_new = _rotated(theirs + (HEADS + kv_head) * D, real, k_weight, cos_new, sin_new, eps, D, NORM)
+            v_new = tl.load(theirs + (HEADS + KV_HEADS + kv_head) * D + column[None, :], mask=real, other=0.0)
+            at = position + new
+            block_new = tl.load(table + at // BLOCK, mask=new < TOKENS, other=0).to(tl.int64)
+            place_new = (base + block_new * block_stride + (at % BLOCK) * token_stride)[:, None] + column[None, :]
+            tl.store(keys + place_new, k_new, mask=real)
+            tl.store(values + place_new, v_new, mask=real)
+            alike = tl.dot(queries, tl.trans(k_new), input_precision=PRECISION) * (scale * LOG2_E)
+            before = new[None, :] <= tl.minimum(pair // GROUP, TOKENS - 1)[:, None]
+            alike = tl.where(before, alike, -float("inf"))
+            best = tl.max(alike, 1)
+            share = tl.exp2(alike - best[:, None])
+            total = tl.sum(share, 1)
+            read = tl.dot(share.to(v_new.dtype), v_new, input_precision=PRECISION)
     for n in range(start, end, TILE):
-        token = n + step
-        seen = token < end
+        seen = n + step < end
         if BLOCK % TILE == 0:
             block = tl.load(table + n // BLOCK).to(tl.int64)
             place = base + block * block_stride + (n % BLOCK + step) * token_stride
         else:
-            block = tl.load(table + token // BLOCK, mask=seen, other=0).to(tl.int64)
-            place = base + block * block_stride + (token % BLOCK) * token_stride
+            block = tl.load(table + (n + step) // BLOCK, mask=seen, other=0).to(tl.int64)
+            place = base + block * block_stride + ((n + step) % BLOCK) * token_stride
         k = tl.load(keys + place[:, None] + column[None, :], mask=seen[:, None], other=0.0)
         v = tl.load(values + place[:, None] + column[None, :], mask=seen[:, None], other=0.0)
         scores = tl.dot(queries, tl.trans(k), input_precision=PRECISION) * (scale * LOG2_E)
@@ -163,34 +196,36 @@ def decode_kernel(
         read = read * shrink[:, None] + tl.dot(weight.to(v.dtype), v, input_precision=PRECISION)
         total = total * shrink + tl.sum(weight, 1)
         best = higher
-    heads = row * HEADS + wanted
+    heads = token * HEADS + wanted
     used = position // SPLIT + 1
+    target = out + heads[:, None] * D + column[None, :]
     if SPLITS == 1 or used == 1:
-        result = (read / total[:, None]).to(out.dtype.element_ty)
-        tl.store(out + heads[:, None] * D + column[None, :], result, mask=inside)
+        tl.store(target, (read / total[:, None]).to(out.dtype.element_ty), mask=inside)
     else:
         mine = heads * SPLITS + split
         tl.store(partial + mine[:, None] * D + column[None, :], read, mask=inside)
-        tl.store(partial_max + mine, best, mask=group < GROUP)
-        tl.store(partial_sum + mine, total, mask=group < GROUP)
+        tl.store(partial_max + mine, best, mask=pair < GROUP * TOKENS)
+        tl.store(partial_sum + mine, total, mask=pair < GROUP * TOKENS)
         tl.debug_barrier()  # all of this program's stores, before it says that it has arrived
         if tl.atomic_add(arrived + row * KV_HEADS + kv_head, 1) == used - 1:
             tl.store(arrived + row * KV_HEADS + kv_head, 0)
-            stretch = tl.arange(0, S)
-            there = stretch < used
-            for g in tl.static_range(GROUP):
-                head = row * HEADS + kv_head * GROUP + g
-                all_of_it = head * SPLITS + stretch
+            best = tl.full([M], -1e30, tl.float32)
+            total = tl.zeros([M], tl.float32)
+            read = tl.zeros([M, D], tl.float32)
+            for other in range(used):
+                one = heads * SPLITS + other
                 # .cg: what other processors wrote during this kernel is in L2; L1 may hold something older
-                tops = tl.load(partial_max + all_of_it, mask=there, other=-float("inf"), cache_modifier=".cg")
-                sums = tl.load(partial_sum + all_of_it, mask=there, other=0.0, cache_modifier=".cg")
-                reads = tl.load(
-                    partial + all_of_it[:, None] * D + column[None, :], mask=there[:, None], other=0.0,
-                    cache_modifier=".cg",
-                )  # fmt: skip
-                share = tl.exp2(tops - tl.max(tops, 0))
-                result = tl.sum(reads * share[:, None], 0) / tl.sum(sums * share, 0)
-                tl.store(out + head * D + column, result.to(out.dtype.element_ty))
+                top = tl.load(partial_max + one, mask=pair < GROUP * TOKENS, other=-1e30, cache_modifier=".cg")
+                theirs = tl.load(partial_sum + one, mask=pair < GROUP * TOKENS, other=0.0, cache_modifier=".cg")
+                more = tl.load(
+                    partial + one[:, None] * D + column[None, :], mask=inside, other=0.0, cache_modifier=".cg"
+                )
+                higher = tl.maximum(best, top)
+                shrink, grown = tl.exp2(best - higher), tl.exp2(top - higher)
+                read = read * shrink[:, None] + more * grown[:, None]
+                total = total * shrink + theirs * grown
+                best = higher
+            tl.store(target, (read / total[:, None]).to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["table_stride"])

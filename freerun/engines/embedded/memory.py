@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 _SPARE = 2**30
 """What the allocator and the kernels keep for themselves."""
+_GUESSED = 16
+"""Most tokens of an answer in a burst with guesses: `guess_bursts.py`."""
 
 
 def bytes_per_token(shape: Shape, size: int) -> int:
@@ -18,15 +20,20 @@ def bytes_per_token(shape: Shape, size: int) -> int:
     return 2 * shape.layers * shape.kv_heads * shape.head_dim * size
 
 
+def reach(burst: int) -> int:
+    """Tokens that a sequence may be given before the host looks: a burst's, or those of one with guesses."""
+    return max(burst, _GUESSED) if burst > 1 else burst
+
+
 def cache_for(sequence_tokens: int, block_tokens: int, burst: int) -> int:
     """Tokens of cache without which a prompt and its answer, of so many tokens together, cannot run even alone: whole
     blocks, up to a burst beyond the end; and one block more, for the copy of the prompt's last one."""
-    return (-(-(sequence_tokens + burst) // block_tokens) + 1) * block_tokens
+    return (-(-(sequence_tokens + reach(burst)) // block_tokens) + 1) * block_tokens
 
 
 def longest_in(cache_tokens: int, block_tokens: int, burst: int) -> int:
     """The longest prompt and answer together that `cache_for` says fit."""
-    return max((cache_tokens // block_tokens - 1) * block_tokens - burst, 0)
+    return max((cache_tokens // block_tokens - 1) * block_tokens - reach(burst), 0)
 
 
 def working_bytes(shape: Shape, size: int, config: ResolvedEngineConfig) -> int:

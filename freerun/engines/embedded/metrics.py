@@ -28,6 +28,11 @@ class Metrics:
     guessed: Mapping[Source, int] = field(default_factory=dict)
     """Tokens, by where the guess came from; `right`: those that were what was sampled."""
     right: Mapping[Source, int] = field(default_factory=dict)
+    kept_caches: int = 0
+    rebuilt_caches: int = 0
+    """Of answers that were running at an update, where the engine chooses."""
+    cache_error: float = 0.0
+    measured_tokens: int = 0
     latencies: list[str] = field(default_factory=list)
     """Histograms, already in Prometheus' format."""
 
@@ -69,6 +74,13 @@ class Metrics:
                 "From the last swap to its first tokens, rebuilding the cache included.",
                 self.first_token_after_update_s,
             ),
+            (
+                "cache_error_nats",
+                "gauge",
+                "How far kept caches put log-probabilities from a recompute, mean, as last measured.",
+                self.cache_error,
+            ),
+            ("cache_error_tokens_total", "counter", "Tokens that it was measured by.", self.measured_tokens),
         ]
         for name, kind, help, value in plain:
             yield from _head(name, kind, help)
@@ -82,6 +94,9 @@ class Metrics:
         ):
             yield from _head(name, "counter", help)
             yield from (f'freerun_{name}{{source="{source}"}} {counts.get(source, 0)}' for source in Source)
+        yield from _head("updated_caches_total", "counter", "Caches of running answers at updates, under auto.")
+        yield f'freerun_updated_caches_total{{choice="kept"}} {self.kept_caches}'
+        yield f'freerun_updated_caches_total{{choice="rebuilt"}} {self.rebuilt_caches}'
         yield from self.latencies
 
 

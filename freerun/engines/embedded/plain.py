@@ -18,6 +18,7 @@ from freerun.models.routes import RouteLayout, Routes
 class PlainRunner:
     burst = 1
     guesses = 16
+    guessing_rows = 0
     ahead = False
     waited_s = 0.0
     short = True

@@ -9,7 +9,7 @@ Knows tokens and blocks; knows neither tensors nor the model.
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 
 from freerun.core import EngineError, FinishReason, Version
@@ -28,6 +28,8 @@ class Step:
     copies: list[tuple[int, int]] = field(default_factory=list)
     prompts: set[str] = field(default_factory=set)
     guesses: Mapping[Sequence, list[int]] = field(default_factory=dict)
+    guessing: bool = False
+    """Whether the runner is to guess by itself."""
 
     @property
     def only_samples(self) -> bool:
@@ -50,6 +52,8 @@ class Scheduler:
         self.reused_tokens = 0
         """Tokens of prompts whose cache was there already. A prompt that gave way and is read again does not count
         twice: it would find itself."""
+        self.read_tokens = 0
+        """Put into steps without being sampled by them, of prompts and of answers that are rebuilt; about."""
         self.version: Version = 0
         self.holding = False
         """While it is set no further answer begins; those that have begun go on, and come back if they give way."""
@@ -109,6 +113,7 @@ class Scheduler:
             sequence.started_s = sequence.started_s or time.monotonic()
             sequence.request.running += 1
             budget -= self._advance(sequence, budget, step)
+        self.read_tokens += self._step_tokens - budget - len(step.chunks)
         return step
 
     def _can_start(self) -> bool:
@@ -126,9 +131,9 @@ class Scheduler:
         if sequence.ahead:
             return self._go_on(sequence, step)
         request = sequence.request
-        if request.id in step.prompts:
+        if not sequence.apart and request.id in step.prompts:
             return 0  # its prompt's cache is complete only after this step
-        if request.computed < request.prefix:
+        if not sequence.apart and request.computed < request.prefix:
             return self._advance_prompt(sequence, budget, step)
         if not sequence.computed and not self._join(sequence, step):
             return 0
@@ -249,15 +254,16 @@ class Scheduler:
         sequence.ahead = 0
         sequence.epoch += 1
         filled = min(sequence.computed, sequence.length - 1)
-        if filled > request.prefix:
+        if filled > request.prefix and not sequence.behind:
             self._remember(request, sequence.slice(0, filled), sequence.table)
         self._blocks.give_back(sequence.blocks)
         sequence.table = []
-        sequence.computed = 0
+        sequence.computed = sequence.behind = 0
+        sequence.apart = False
         request.running -= 1
         if not request.running:
             self._blocks.give_back(request.blocks)
-            request.computed = 0
+            request.computed = request.behind = 0
             self._reading.discard(request)
 
     def end(self, sequence: Sequence, reason: FinishReason) -> None:
@@ -269,21 +275,46 @@ class Scheduler:
         else:
             self.waiting.remove(sequence)
 
-    def new_weights(self, version: Version, keep: bool) -> int:
-        """What is cached was made by older weights: nobody new may use it. Running sequences go on with it (`keep`), or
-        fill their blocks again. Returns how many tokens that is."""
-        self.version = version
+    def new_weights(self, version: Version, rebuilt: Container[Sequence]) -> int:
+        """What is cached was made by older weights: nobody new may use it. Those of the running that are `rebuilt` fill
+        their blocks again, the others go on with theirs. Returns how many tokens are to be filled again."""
+        versions, self.version = version - self.version, version
         self._just_read.clear()
         self._reading.clear()
         self._blocks.forget()
-        if keep:
-            return 0
         lost = 0
-        for request in {sequence.request for sequence in self.running}:
-            lost += request.computed
-            request.computed = 0
-            request.cached_by = version
+        members: dict[Request, list[Sequence]] = {}
         for sequence in self.running:
-            lost += max(sequence.computed - sequence.request.prefix, 0)
-            sequence.computed = 0
+            members.setdefault(sequence.request, []).append(sequence)
+        for request, sequences in members.items():
+            kept = [one for one in sequences if one not in rebuilt and one.computed]
+            for one in kept:
+                one.behind += versions * (one.computed if one.apart else max(one.computed - request.prefix, 0))
+            request.behind += versions * request.computed
+            if any(one in rebuilt for one in sequences):
+                again = [one for one in sequences if one in rebuilt or not one.computed]
+                lost += self._read_again(request, again, [one for one in kept if not one.apart])
+        return lost
+
+    def _read_again(self, request: Request, again: list[Sequence], kept: list[Sequence]) -> int:
+        """The request's prompt, and these answers to it. It goes where it was, unless `kept` ones go on with that: then
+        those have it for themselves, and the others begin with new blocks."""
+        lost = request.computed
+        shared = request.blocks[: request.prefix // self._blocks.block_tokens] if kept else []
+        for one in kept:
+            self._blocks.share(shared)
+            one.blocks[:0] = shared
+            one.behind += request.behind
+            one.apart = True
+        for one in again:
+            lost += max(one.computed - request.prefix, 0)
+            one.computed = one.behind = 0
+            if one.apart or shared:
+                self._blocks.give_back(one.blocks)
+                one.table = []
+                one.apart = False
+        if shared:
+            self._blocks.give_back(request.blocks)
+        request.computed = request.behind = 0
+        request.cached_by = self.version
         return lost

@@ -42,6 +42,8 @@ class Request:
     """Sequences of it that are running, and so use its prompt's cache."""
     cached_by: Version = -1
     """The version that computes its cache; blocks of several versions, under `keep`, are not for others to use."""
+    behind: int = 0
+    """How many versions old its cached tokens are, all together."""
     stops: frozenset[int] = frozenset()
     """Tokens that end its answers."""
     asked_s: float = 0.0
@@ -70,6 +72,10 @@ class Sequence:
     """The prompt's full blocks and its own: where each of its positions lies."""
     computed: int = 0
     """Tokens (prompt included) whose cache is filled. 0: it has not joined its prompt's cache yet."""
+    behind: int = 0
+    """How many versions old its own cached tokens are, all together; with its prompt's if it is `apart`."""
+    apart: bool = False
+    """It has the prompt's cache as its own, of older weights than the request's: `blocks` are all of `table`."""
     ahead: int = 0
     """Tokens being sampled by a step that is under way: they count, but are not known yet."""
     epoch: int = 0
@@ -94,6 +100,11 @@ class Sequence:
     def sampled(self) -> int:
         """How many tokens it has, those under way included."""
         return len(self.tokens) + self.ahead
+
+    @property
+    def age(self) -> float:
+        """How many versions old its cache is, a mean over its tokens."""
+        return (self.behind + (0 if self.apart else self.request.behind)) / max(self.length - 1, 1)
 
     @property
     def most_tokens(self) -> int:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
 
-from freerun.engines.embedded.drafts import Drafts, Guess, Source
+from freerun.engines.embedded.drafts import Drafts, Guess
 from freerun.engines.embedded.sequence import Sequence
 
 Guesses = dict[Sequence, list[int]]
@@ -100,26 +100,15 @@ class _Plain:
 
 
 class Speculation:
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, drafts: Drafts) -> None:
         """`most`: tokens of one answer that a step can check. 0: nothing is ever guessed."""
         self._longest = min(most, _LONGEST)
-        self._drafts = Drafts()
+        self._drafts = drafts
         self._odds = Odds()
         self._cost = StepCost()
         self._plain: dict[int, _Plain] = {}
         self._made: dict[Sequence, list[Guess]] = {}
         """For the step that is under way."""
-        self.guessed: Counter[Source] = Counter()
-        self.right: Counter[Source] = Counter()
-
-    def begin(self, sequences: list[Sequence]) -> None:
-        """All of a request."""
-        if self._longest:
-            self._drafts.begin(sequences)
-
-    def end(self, sequence: Sequence) -> None:
-        if self._longest:
-            self._drafts.end(sequence)
 
     def plan(self, sequences: Rows[Sequence]) -> Guesses:
         """Guesses for a step of these, which all sample."""
@@ -179,8 +168,8 @@ class Speculation:
         """How many tokens it sampled in the step: one more than guesses were right."""
         for at, guess in enumerate(self._made.get(sequence, ())):
             right = at < sampled - 1
-            self.guessed[guess.source] += 1
-            self.right[guess.source] += right
+            self._drafts.guessed[guess.source] += 1
+            self._drafts.right[guess.source] += right
             if at < sampled:  # what comes behind a wrong one is not looked at
                 self._odds.saw(guess, right)
 

@@ -229,6 +229,10 @@ class EngineThread:
                 reused_tokens=engine.reused_tokens,
                 guessed=dict(engine.guessed),
                 right=dict(engine.right),
+                kept_caches=engine.cache_choice.kept,
+                rebuilt_caches=engine.cache_choice.rebuilt,
+                cache_error=engine.cache_choice.error.mean,
+                measured_tokens=engine.cache_choice.error.tokens,
                 latencies=list(engine.latencies.lines()),
             )
 

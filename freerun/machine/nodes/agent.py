@@ -194,9 +194,7 @@ class Node:
         log.touch()
         here = [argument.replace(SCRATCH, str(self._scratch)) for argument in start.arguments]
         environment = {**start.environment, RUN_KEY: self._run_key, PULSE_S: str(2 * LOST_S)}
-        child = await ChildProcess.start(
-            start.name, start.module, *here, environment=environment, log=log, announces=True
-        )
+        child = await ChildProcess.start_part(start.name, start.module, here, environment, log, start.forks)
         self._children[start.id] = child
         following = asyncio.create_task(self._follow(start.id, log))
         refusal = ""

@@ -68,16 +68,28 @@ class NodeHost:
         """Done when the machine is lost."""
 
     async def start(
-        self, name: str, module: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path
+        self,
+        name: str,
+        module: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        forks: bool = False,
     ) -> Child:
         if self.lost.done():
             raise self.lost.result()
         self._number += 1
         child = RemoteChild(name, self._number, self._link, log, self.machine.name)
         self._children[self._number] = child
-        self._link.send(
-            Start(id=self._number, name=name, module=module, arguments=list(arguments), environment=dict(environment))
+        start = Start(
+            id=self._number,
+            name=name,
+            module=module,
+            arguments=list(arguments),
+            environment=dict(environment),
+            forks=forks,
         )
+        self._link.send(start)
         return child
 
     async def ask(self, what: str, argument: str = "") -> str:

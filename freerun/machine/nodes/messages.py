@@ -63,6 +63,8 @@ class Start(_Message):
     module: str
     arguments: list[str]
     environment: dict[str, str]
+    forks: bool = False
+    """Whether from a process that has imported what it needs."""
 
 
 class End(_Message):

@@ -15,7 +15,7 @@ const CHARTS = {
       says: "How far the policy that sampled the tokens is from the one being trained, and what each part comes from.",
       healthy: "Below 0.01 most of the time, nearly all of it by staleness." },
     { names: ["trainer/effective_samples"], ceiling: 1 }, { names: ["trainer/engine_mismatch"], floor: 0 }, { names: ["trainer/kept_share"], ceiling: 1 },
-    { names: ["trainer/behavior_capped_share"], floor: 0 },
+    { names: ["trainer/behavior_capped_share"], floor: 0 }, { names: ["trainer/cache_error"], floor: 0, tints: ["update"] },
   ],
   Speed: [
     { names: ["tokens_per_s"], floor: 0 },
@@ -26,7 +26,7 @@ const CHARTS = {
       says: "What bringing the engines a new version costs: how long it takes, how long they stand still for it, how long until they sample with it.", healthy: "Small beside the time of a step; the pause is milliseconds." },
     { names: ["running", "waiting"], labels: ["answers in the making", "judged groups that wait"], tints: ["generate", "train"], title: "In flight", unit: "at the end of a step", floor: 0,
       says: "Answers that engines work on, and judged groups that wait for the trainer.", healthy: "Level. Many that wait grow old; none in the making means that engines wait." },
-    { names: ["cache_hit_share"], floor: 0, ceiling: 1 }, { names: ["trainer/mfu"], floor: 0 },
+    { names: ["cache_hit_share"], floor: 0, ceiling: 1 }, { names: ["trainer/kept_caches"], floor: 0, ceiling: 1, tints: ["generate"] }, { names: ["trainer/mfu"], floor: 0 },
   ],
   Answers: [
     { names: ["answer_tokens_mean"], floor: 0, tints: ["generate"] }, { names: ["truncated_share"], floor: 0, ceiling: 1, tints: ["generate"] },
