@@ -34,7 +34,8 @@ def assemble(
     folder: Path | None,
     how: HowSampled = ALL,
 ) -> Models:
-    """All from one decoder, which becomes the policy's; `folder` has the weights of one that is on the meta device."""
+    """All from one decoder, which becomes the policy's; `folder` has the weights of one that is on the meta device. In
+    mixtures of experts critic and reference choose theirs themselves: what the engine chose was the policy's."""
     refuse_uneven_heads(decoder.shape, ranks.context.size)
     start = decoder.embed.weight.dtype
     low = torch.bfloat16 if config.low_precision else start
@@ -45,5 +46,5 @@ def assemble(
         critic = Trained(CriticModel(deepcopy(decoder)), config, ranks, config.critic.lr / config.lr, folder)
     if config.lora.rank:
         attach(decoder, config.lora.rank, config.lora.effective_alpha, seed=seed, dtype=start)
-    policy = Trained(PolicyModel(decoder, temperature, how), config, ranks, folder=folder)
+    policy = Trained(PolicyModel(decoder, temperature, how, config.replay_router), config, ranks, folder=folder)
     return Models(policy, critic, reference)

@@ -32,6 +32,8 @@ class Pays(Enum):
 
 
 def pays(decoder: OwnDecoder) -> Pays:
+    if decoder.shape.experts:
+        return Pays.NOT  # these kernels know one network for all tokens
     (layer, *_) = decoder.layers
     size = sum(parameter.nbytes for parameter in layer.parameters())
     return Pays.OVERLAPPING if size <= _NARROWEST else Pays.IN_TURN if size <= _NARROW else Pays.NOT
