@@ -31,8 +31,8 @@ _FIRST = (
     "freerun.engines.embedded.server",
 )
 """What engines and trainers import, and once for all of them."""
-_LATER = ("freerun.train.checkpoint", "torch.distributed.checkpoint.state_dict", "torch._dynamo")
-"""What trainers import as they go."""
+_LATER = ("freerun.train.checkpoint", *(["torch._dynamo"] if Path("/dev/nvidiactl").exists() else []))
+"""What trainers import as they go; on a GPU they compile."""
 SERVER_KEY = "FREERUN_ENGINE_KEY"
 """The one with the key of the engines that were given by URL."""
 

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from freerun.train.checkpoint import CheckpointWriter
 
 
-_SAVING = ("freerun.train.checkpoint", "torch.distributed.checkpoint.state_dict", "torch._dynamo")
-"""What a checkpoint imports; the last by torch's get_state_dict."""
+_SAVING = "freerun.train.checkpoint"
+"""What a checkpoint imports takes half a second."""
 IDLE_OFFLOAD = (
     "train.offload_optimizer spares nothing here: without a GPU all of the trainer is in the machine's memory anyway"
 )
@@ -91,7 +91,7 @@ class TrainerProcess:
         """From the first step on there is something to save, and an interrupted run has seconds for it: what saving
         imports is imported beside the next steps."""
         if self._importing is None:
-            self._importing = Thread(target=lambda: list(map(import_module, _SAVING)), daemon=True)
+            self._importing = Thread(target=import_module, args=(_SAVING,), daemon=True)
             self._importing.start()
 
     def do(self, request: tuple[str, Any]) -> Any:

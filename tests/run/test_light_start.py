@@ -37,14 +37,24 @@ def test_a_trainer_on_a_cpu_takes_a_step_without_the_compiler(lora_rank: int, tm
     only_what_it_needs(TRAINER.replace("LORA_RANK", str(lora_rank)), tmp_path)
 
 
+def test_a_checkpoint_on_a_cpu_is_written_without_the_compiler(tmp_path: Path) -> None:
+    saves = """
+from freerun.train.protocol import Checkpoint
+assert not worker.checkpoint(Checkpoint(1, str(folder.parent / "checkpoints"), "{}", "")).refused
+worker.written(None)
+assert (folder.parent / "checkpoints" / "step-1" / ".metadata").exists()
+"""
+    only_what_it_needs(TRAINER.replace("LORA_RANK", "0") + saves, tmp_path, {"torch._dynamo", "transformers"})
+
+
 def test_an_engine_on_a_cpu_is_ready_without_the_compiler(tmp_path: Path) -> None:
     only_what_it_needs(ENGINE, tmp_path)
 
 
-def only_what_it_needs(work: str, tmp_path: Path) -> None:
+def only_what_it_needs(work: str, tmp_path: Path, heavy: set[str] = HEAVY) -> None:
     """Do the work in a fresh interpreter, and look at what was imported."""
     folder = tiny_folder(tmp_path / "model")
     code = f"import sys\nfrom pathlib import Path\nfolder = Path({str(folder)!r})\n{work}\n"
-    code += f"heavy = sorted({HEAVY!r} & set(sys.modules))\nassert not heavy, heavy"
+    code += f"heavy = sorted({heavy!r} & set(sys.modules))\nassert not heavy, heavy"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr

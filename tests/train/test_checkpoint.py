@@ -3,9 +3,11 @@
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.distributed.checkpoint.state_dict import get_state_dict
 
 from freerun.core import TrainerError
 from freerun.train.checkpoint import CheckpointWriter, NotWritten, load_checkpoint
@@ -82,6 +84,23 @@ def test_a_loaded_learner_goes_on_bit_for_bit(tmp_path: Path, tied: bool, offloa
     load_checkpoint(save(first, tmp_path), loaded)
     assert learn(loaded, range(4, 7)) == whole[4:]
     assert_equal(loaded, unbroken)
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+@pytest.mark.parametrize("changes", [{}, {"lora": {"rank": 2}}, {"offload_optimizer": True}])
+def test_the_state_is_what_torch_would_save(changes: dict[str, Any], steps: int) -> None:
+    """By the same names: what an earlier release has saved by torch's own function can be loaded."""
+    who = learner(config=CONFIG.model_copy(update=TrainConfig.model_validate(changes).model_dump(include=set(changes))))
+    learn(who, range(steps))
+    policy, ours = who.policy, who.policy.state()
+    model, optimizer = get_state_dict(policy._owner, policy._optimizer)
+    theirs: dict[str, Any] = {"model": model, "optimizer": optimizer["state"]}
+    assert ours["model"].keys() == theirs["model"].keys()
+    assert all(torch.equal(ours["model"][name], tensor) for name, tensor in theirs["model"].items())
+    assert ours["optimizer"].keys() == theirs["optimizer"].keys()
+    for name, moments in theirs["optimizer"].items():
+        assert ours["optimizer"][name].keys() == moments.keys()
+        assert all(torch.equal(ours["optimizer"][name][key], moment) for key, moment in moments.items())
 
 
 def test_the_state_is_copied_before_training_goes_on(tmp_path: Path) -> None:
