@@ -13,6 +13,7 @@ that is over. The same command goes on where it was stopped; η, objectives and 
 import asyncio
 import json
 import os
+import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -36,6 +37,8 @@ from freerun.machine.gpus import visible_gpus
 from freerun.machine.mps import Mps, MpsRefused
 from freerun.machine.processes import ChildProcess
 from freerun.machine.scratch import scratch_folder
+from freerun.models.hub import find_model
+from freerun.models.shape import read_shape
 
 STDERR = Console(stderr=True, highlight=False)
 
@@ -117,6 +120,8 @@ async def bench_staleness(sweep: Sweep, asked: Asked, out: Path, json_only: bool
     if sweep.steps <= 2 * max(asked.etas):
         least = 2 * max(asked.etas)
         raise ConfigError(f"--steps {sweep.steps} is too few for η = {max(asked.etas)}: make it more than {least}")
+    if sweep.model:
+        read_shape(find_model(sweep.model).folder)
     folder = SweepFolder(out, sweep)
     async with sharing_the_gpu(asked.workers) as environment:
         workers = Workers(asked, environment, folder.logs)
@@ -198,7 +203,10 @@ class SweepFolder:
     def _check_same(self) -> None:
         """Runs of another model or learning rate would be no comparison."""
         file = self.path / "sweep.json"
-        if not file.exists():
+        begun = any(self._runs.iterdir()) or any(self.path.glob("warm*"))
+        for tasks in () if begun else self.path.glob("tasks*"):
+            shutil.rmtree(tasks)  # perhaps another task's
+        if not file.exists() or not begun:
             write_atomically(file, json.dumps(asdict(self.sweep), indent=2) + "\n")
             return
         there = json.loads(file.read_bytes())

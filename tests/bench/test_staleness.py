@@ -155,6 +155,9 @@ async def test_a_sweep_leaves_a_page_and_goes_on_where_it_was_stopped(
     assert "plain PPO" in (tmp_path / "index.html").read_text()
     with pytest.raises(ConfigError, match=r"runs with lr 0\.0001, not 0\.0002"):
         SweepFolder(tmp_path, replace(sweep, lr=2e-4))
+    SweepFolder(tmp_path / "new", sweep)
+    SweepFolder(tmp_path / "new", replace(sweep, lr=2e-4))
+    assert json.loads((tmp_path / "new" / "sweep.json").read_bytes())["lr"] == 2e-4, "there was nothing yet"
 
 
 async def test_a_run_that_fails_is_told_of_when_the_others_are_over(warm: Path, tmp_path: Path) -> None:
@@ -269,6 +272,13 @@ def test_what_makes_no_sense_is_refused() -> None:
         sweep_of("reverse", "m", None, None, None, [])
     with pytest.raises(ConfigError, match="did you mean gsm8k"):
         sweep_of("gsm8", "m", None, None, None, [])
+
+
+async def test_a_model_that_is_not_there_is_said_before_anything_is_made(tmp_path: Path) -> None:
+    sweep = sweep_of("chain_sum", str(tmp_path / "none"), None, None, None, [])
+    with pytest.raises(ConfigError, match="none"):
+        await bench_staleness(sweep, Asked([0], ["ppo"], [0], 1), tmp_path / "out", json_only=True)
+    assert not (tmp_path / "out").exists()
 
 
 async def test_too_few_steps_for_an_eta_are_refused(tmp_path: Path) -> None:
