@@ -223,9 +223,7 @@ class GpuRunner:
     def _next_logits(self, batch: int, longest: int) -> Tensor:
         return self._logits(self._slots.tokens[:batch], self._slots.positions[:batch], longest, self._notes)
 
-    def _logits(
-        self, tokens_T: Tensor, positions_R: Tensor, longest: int, notes: RouteNotes | None = None
-    ) -> Tensor:
+    def _logits(self, tokens_T: Tensor, positions_R: Tensor, longest: int, notes: RouteNotes | None = None) -> Tensor:
         """Behind each token; as many of each row, one behind the other from its position on."""
         few = self._few if len(tokens_T) <= few_rows.MOST_TOKENS else few_rows.Pays.NOT
         begun = few_rows.begin(self._decoder, self._inv_freq, tokens_T, positions_R)
