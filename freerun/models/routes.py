@@ -50,6 +50,8 @@ class RouteLayout:
                 f"experts came for {layers} layers and {per_token} a token, and the model has {self.layers} layers of "
                 f"{self.per_token} a token"
             )
+        if tokens and chosen_TLk.max() >= self.experts:
+            raise ValueError(f"expert {chosen_TLk.max()} was chosen, of {self.experts}")
         return np.ascontiguousarray(chosen_TLk, self.kind).reshape(tokens, -1).view(np.uint8)
 
     def decoded(self, routes: Routes) -> NDArray[np.integer]:

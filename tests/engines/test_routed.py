@@ -148,6 +148,8 @@ def test_layout(experts: int, width: int) -> None:
     assert (layout.decoded(layout.unknown(2)) >= experts).all()
     with pytest.raises(ValueError, match="experts came for 2 layers and 2 a token, and the model has 3 layers of 2"):
         layout.encoded(chosen[:, :2])
+    with pytest.raises(ValueError, match=f"expert {experts} was chosen, of {experts}"):
+        layout.encoded(chosen + experts - chosen.max())
 
 
 def test_wire_takes_ours_and_vllms() -> None:
