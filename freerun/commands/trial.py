@@ -19,12 +19,14 @@ from freerun.config.text import Origins
 from freerun.config.tree import RunConfig
 from freerun.core import ConfigError, FreerunError, Task
 from freerun.core.text import of_bytes
+from freerun.data.pairs import load_pairs
 from freerun.data.tasks import load_tasks
 from freerun.machine.device import choose_device
 from freerun.models.hub import bytes_to_download, cached_model, find_model, name_on_hub
 from freerun.models.shape import Shape, read_shape
 from freerun.models.tokenizer import load_tokenizer, refuse_of_another_model
 from freerun.models.weight_files import check_weights, shard_names
+from freerun.plan.placement import RunKind
 from freerun.rewards.base import JudgedSample
 from freerun.rewards.service import JudgeService
 from freerun.rollouts.agents.load import check_imports
@@ -46,7 +48,7 @@ class Trial:
 
     config: RunConfig
     origins: Origins
-    supervised: bool = False
+    kind: RunKind = RunKind.TRAIN
     works: list[str] = field(default_factory=list)
     fails: list[str] = field(default_factory=list)
     prepared: Prepared | None = None
@@ -71,11 +73,12 @@ class Trial:
             self.fails.append(str(error))
 
 
-async def try_run(config: RunConfig, origins: Origins, supervised: bool = False) -> Trial:
-    """`supervised`: for `freerun sft`, which needs answers to learn from, and a judge only to know when to stop."""
-    trial = Trial(config, origins, supervised)
+async def try_run(config: RunConfig, origins: Origins, kind: RunKind = RunKind.TRAIN) -> Trial:
+    """`freerun sft` needs answers to learn from, and a judge only to know when to stop; `freerun dpo` pairs of answers,
+    and no judge."""
+    trial, supervised = Trial(config, origins, kind), kind.supervised
     trial.attempt(lambda: check_launcher(config))
-    judges = not supervised or config.sft.until is not None
+    judges = not supervised or (kind is RunKind.SFT and config.sft.until is not None)
     own = trial.attempt(lambda: load_own(config.rollout)) if judges else None
     guests = trial.attempt(lambda: load_guests(config.observers)) or Guests()
     model = try_model(trial)
@@ -137,16 +140,17 @@ async def _try_tasks(trial: Trial, tokenizer: Any) -> tuple[list[Task], list[Tas
     config = trial.config
     if tokenizer is None:
         return [], [], None
+    held = config.held_out
+    if trial.kind is RunKind.DPO:
+        pairs = trial.attempt(lambda: load_pairs(config.data, tokenizer))
+        return pairs or [], (trial.attempt(lambda: load_pairs(held, tokenizer)) if held else None) or [], None
     agent = trial.attempt(lambda: load_agent(config, tokenizer))
     if agent is not None:
         await trial.attempt_async(check_imports(agent))
-    needs_prompt = not config.rollout.is_agent
+    needs_prompt, supervised = not config.rollout.is_agent, trial.kind.supervised
     tasks = trial.attempt(
-        lambda: load_tasks(
-            config.data, tokenizer, needs_answer=trial.supervised, needs_prompt=needs_prompt or trial.supervised
-        )
+        lambda: load_tasks(config.data, tokenizer, needs_answer=supervised, needs_prompt=needs_prompt or supervised)
     )
-    held = config.held_out
     held_out = trial.attempt(lambda: load_tasks(held, tokenizer, needs_prompt=needs_prompt)) if held else None
     return tasks or [], held_out or [], agent
 

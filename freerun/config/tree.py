@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import field_validator, model_validator
 
 from freerun.config.contradictions import across_machines
-from freerun.control.config import ControlConfig, EvaluateConfig, SftConfig
+from freerun.control.config import ControlConfig, DpoConfig, EvaluateConfig, SftConfig
 from freerun.core.section import Section, knob
 from freerun.data.config import DataConfig
 from freerun.engines.config import EngineConfig
@@ -96,6 +96,7 @@ class RunConfig(Section):
         "path/to/file.py:Class or package.module:Class; or {name: …, its options}.",
     )
     sft: SftConfig = section(SftConfig, "Supervised training (`freerun sft`).")
+    dpo: DpoConfig = section(DpoConfig, "Training on preference pairs (`freerun dpo`).")
 
     @property
     def batch_samples(self) -> int:

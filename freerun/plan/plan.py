@@ -96,7 +96,7 @@ def make_plan(
     engine = config.engine.on(device)
     train = config.train.on(device, shape.num_parameters, ranks=len(placement.ranks))
     refuse_uneven_heads(shape, train.context_parallel)
-    if kind is not RunKind.SFT:
+    if not kind.supervised:
         check_lengths(lengths, shape, engine)
     if kind.trains:
         refuse_uneven_heads(shape, train.context_parallel)

@@ -13,6 +13,7 @@ from freerun.config.text import Origins
 from freerun.config.tree import RunConfig
 from freerun.core import ConfigError, DataError, FinishReason, Sample, Task
 from freerun.core.nouns import NOT_SAMPLED, VersionRuns
+from freerun.data.pairs import load_pairs
 from freerun.data.stream import TaskStream
 from freerun.data.tasks import load_tasks
 from freerun.machine.device import choose_device
@@ -133,6 +134,21 @@ def prepare_sft(config: RunConfig, origins: Origins, observed: bool = True) -> P
     return prepared
 
 
+def prepare_dpo(config: RunConfig, origins: Origins) -> Prepared:
+    """For `freerun dpo`: pairs to learn from, and pairs to look at."""
+    check_launcher(config)
+    guests = load_guests(config.observers)
+    model = load_model(config)
+    tasks = load_pairs(config.data, model.tokenizer)
+    held_out = load_pairs(config.held_out, model.tokenizer) if config.held_out else []
+    prepared = Prepared(
+        *(model.config, origins, model.shape, model.tokenizer, tasks, held_out), guests=guests, model=model.folder
+    )
+    if config.launcher == "local":
+        prepared.plan(RunKind.DPO)
+    return prepared
+
+
 def prepare_eval(config: RunConfig, origins: Origins) -> Prepared:
     """Held-out tasks only; without `held_out`, those of `data`."""
     check_launcher(config)
@@ -226,11 +242,16 @@ def _end(prepared: Prepared) -> list[int]:
 
 
 def example_of(task: Task, prepared: Prepared) -> Sample:
-    """A prompt and its reference answer, ended by the model's end token, as something to learn from."""
-    answer = prepared.tokenizer.encode(task.answer, add_special_tokens=False) + _end(prepared)
-    given, length = len(task.prompt_tokens), len(task.prompt_tokens) + len(answer)
+    """A prompt and its reference answer as something to learn from."""
+    return example(task, task.answer or "", prepared)
+
+
+def example(task: Task, answer: str, prepared: Prepared) -> Sample:
+    """A task's prompt and this answer, ended by the model's end token."""
+    said = prepared.tokenizer.encode(answer, add_special_tokens=False) + _end(prepared)
+    given, length = len(task.prompt_tokens), len(task.prompt_tokens) + len(said)
     return Sample(
-        tokens=task.prompt_tokens + answer,
+        tokens=task.prompt_tokens + said,
         loss_mask=np.arange(length) >= given,
         behavior_logprobs=np.zeros(length, np.float32),
         versions=VersionRuns.joined([(NOT_SAMPLED, length)]),

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from freerun.control.waiting import background, together
-from freerun.core import EngineError, ProcessKilled, TrainerError
-from freerun.core.reports import Span
+from freerun.core import Batch, EngineError, ProcessKilled, TrainerError
+from freerun.core.reports import Span, StepResult
 from freerun.engines.http import HttpEngine
 from freerun.machine.processes import Processes
 from freerun.observe.folder import RunFolder
@@ -27,6 +27,7 @@ from freerun.run.prepare import CHILD, Prepared
 from freerun.run.shared_folder import note_unshared
 from freerun.run.starter import StartedTrainer, Starter
 from freerun.train.checkpoint_folder import version_of
+from freerun.train.remote import RemoteTrainer
 
 T = TypeVar("T")
 
@@ -87,8 +88,8 @@ async def run_processes(
         named = {one.process: engine for one, engine in zip(generating, engines, strict=True)}
         evaluator = named.pop(EVALUATOR, None)
         version, restarts = (checkpoint and version_of(checkpoint)) or 0, prepared.config.control.restarts
-        supervised = plan.kind is RunKind.SFT
-        trainer = stack.enter_context(KeptTrainer(started, starter.trainer, folder, version, restarts, supervised))
+        learn = _learning(plan.kind, prepared)
+        trainer = stack.enter_context(KeptTrainer(started, starter.trainer, folder, version, restarts, learn))
         async with background(processes.watch()), background(trainer.keep()):
             try:
                 yield RunProcesses(prepared, named, trainer, judge, evaluator, agents, kept, hosts)
@@ -96,6 +97,15 @@ async def run_processes(
                 with suppress(TimeoutError):  # when a process of theirs died, that is the first cause
                     await asyncio.wait_for(processes.watch(), _LAST_WORDS_S)
                 raise
+
+
+def _learning(kind: RunKind, prepared: Prepared) -> Callable[[RemoteTrainer, Batch], Awaitable[StepResult]]:
+    """How the trainer of such a run learns from a batch."""
+    if kind is RunKind.SFT:
+        return lambda trainer, batch: trainer.sft(batch.samples)
+    if kind is RunKind.DPO:
+        return lambda trainer, batch: trainer.dpo(batch.samples, prepared.config.dpo.beta)
+    return RemoteTrainer.step
 
 
 async def _started(start: Callable[[], Awaitable[T]], tries: int, note: Callable[[str], None]) -> T:

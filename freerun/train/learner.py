@@ -43,6 +43,7 @@ from freerun.train.losses import find_objective
 from freerun.train.members import Added, Member, by_sample, compared, members_in, returned, trained_in, weights_of
 from freerun.train.objective import Tokens, sequence_sum
 from freerun.train.packing import Advantage, Packed, num_trained, pack, shared_out, untrained, within
+from freerun.train.preferences import Pair, dpo, packed_pairs, pairs_of
 from freerun.train.prefixes import distinct_tokens
 from freerun.train.proximal import proximal_logprobs
 from freerun.train.ranks import ALONE, Ranks
@@ -175,6 +176,35 @@ class Learner:
             torch.autograd.backward(loss)
             total += loss.detach()
         return total
+
+    def dpo(self, samples: Sequence[Sample], beta: float) -> StepResult:
+        """Learning from preference pairs, chosen and rejected answers in turns: see `preferences.py`."""
+        phases, pairs = Phases(), pairs_of(samples)
+        with self._without_gradients_left():
+            sums = self._passes.fitting(lambda: self._dpo_backward(pairs, beta), undo=self._forget_gradients)
+            lr = self._lr
+            with self._passes.for_good():
+                grad_norm = self.policy.clip()
+                self.policy.apply(lr)
+                loss, chosen, rejected, right = (self._ranks.sum(sums) / len(pairs)).tolist()
+        phases.end("learn")
+        self.version += 1
+        metrics = {"loss": loss, "grad_norm": grad_norm, "lr": lr, "tokens": float(sum(map(num_trained, samples)))}
+        metrics |= {"pair_accuracy": right, "pair_margin": chosen - rejected}
+        metrics |= {"chosen_reward": chosen, "rejected_reward": rejected}
+        return StepResult(self.version, metrics, phases.ended, self._passes.take_notes())
+
+    def _dpo_backward(self, pairs: Sequence[Pair], beta: float) -> Tensor:
+        """The gradient of the mean over all pairs. This rank's sums: of the loss, of chosen and rejected answers'
+        rewards, and how many pairs are right."""
+        sums = torch.zeros(4, device=self._device, dtype=torch.float64)
+        for micro in packed_pairs(pairs, self._passes.tokens, self._ranks.num_teams)[self._ranks.team]:
+            here = micro.to(self._device)
+            found = dpo(self.policy(here.packed).logprobs_A, here, beta)
+            torch.autograd.backward(found.loss_P.sum() / len(pairs))
+            right = (found.chosen_P > found.rejected_P).sum()
+            sums += torch.stack([x.detach().double().sum() for x in (*found, right)])
+        return sums
 
     @torch.no_grad()
     def score(self, samples: Sequence[Sample]) -> list[list[float]]:
