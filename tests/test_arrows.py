@@ -18,7 +18,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "observe": {"machine"},
     "weights": set(),
     "data": set(),
-    "rewards": {"sandbox", "machine"},
+    "rewards": {"sandbox", "machine", "models"},
     "engines": {"models", "weights", "machine"},
     "train": {"models", "weights", "machine"},
     "rollouts": {"engines", "rewards", "machine"},
@@ -70,7 +70,7 @@ HOMES = {
     },
     "huggingface_hub": {"models/hub.py"},
     "transformers": {
-        *("models/tokenizer.py", "models/borrowed.py", "models/borrowed_shape.py"),
+        *("models/tokenizer.py", "models/borrowed.py", "models/borrowed_shape.py", "models/classifier.py"),
         "bench/transformers_baseline.py",
     },
     "triton": {

@@ -76,6 +76,8 @@ def describe(prepared: Prepared) -> str:
         f"AdamW at {train.lr:g}",
         f"           {plan.reward.processes} reward worker(s): {config.reward.in_words}, {config.reward.timeout_s:g} s",
     ]
+    where = f"{train.dtype} on {train.device}"
+    lines += [f"           {reader.process}: a process of its own, {where}" for reader in plan.readers]
     if machines:
         waits = f"the run waits {config.cluster.wait_s:g} s for them at {config.cluster.listen}, and plans again"
         lines += indented("machines", [*machines_in_words(plan.placement), waits])

@@ -28,12 +28,12 @@ from freerun.models.tokenizer import load_tokenizer, refuse_of_another_model
 from freerun.models.weight_files import check_weights, shard_names
 from freerun.plan.placement import RunKind
 from freerun.rewards.base import JudgedSample
-from freerun.rewards.service import JudgeService
 from freerun.rollouts.agents.load import check_imports
 from freerun.rollouts.config import SINGLE_TURN
 from freerun.rollouts.load import load_own
 from freerun.run.begin import in_words, taken
 from freerun.run.guests import Guests, load_guests
+from freerun.run.judges import judging_alone
 from freerun.run.prepare import Prepared, check_batch, check_launcher, load_agent
 
 T = TypeVar("T")
@@ -170,7 +170,7 @@ async def _try_judge(trial: Trial, tasks: list[Task], all_tasks: list[Task]) -> 
     begun_s = time.monotonic()
 
     async def judged() -> None:
-        async with JudgeService(reward.model_copy(update={"workers": 1})) as judge:
+        async with judging_alone(reward.model_copy(update={"workers": 1})) as judge:
             verdict = await judge.judge(task, JudgedSample(text, said))
         if verdict.reward is None:
             line = verdict.detail.partition("\n")[0]

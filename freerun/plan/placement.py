@@ -6,9 +6,10 @@ GPUs; one GPU alone is shared. `resources`, `train.ranks` and `engine.tensor_par
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from itertools import combinations
 
 from freerun.config.tree import RunConfig
 from freerun.core import ConfigError
@@ -56,6 +57,8 @@ class Placement:
     """The trainer's, those of a machine beside each other."""
     evaluator: Place | None
     """The same as the first engine's."""
+    readers: list[Place] = field(default_factory=list)
+    """Of models that only read."""
 
     @cached_property
     def gpus(self) -> list[Gpu]:
@@ -79,9 +82,10 @@ class Placement:
 
     @property
     def shared(self) -> bool:
-        """Whether generation and training share a GPU."""
-        trained_on = {gpu for rank in self.ranks for gpu in rank.gpus}
-        return any(trained_on & set(place.gpus) for place in self.generating)
+        """Whether processes of two kinds share a GPU: generation, training, models that only read."""
+        kinds = (self.generating, self.ranks, self.readers)
+        used = [{gpu for place in places for gpu in place.gpus} for places in kinds]
+        return any(one & other for one, other in combinations(used, 2))
 
     def engine_sees(self, place: Place) -> list[int]:
         """Its own GPUs first; then the one that weights come from by CUDA IPC: that of a trainer with one rank, on the

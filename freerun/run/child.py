@@ -16,6 +16,7 @@ import msgspec
 
 from freerun.core import FreerunError
 from freerun.engines.config import ResolvedEngineConfig
+from freerun.machine.device import choose_device
 from freerun.machine.garbage import freeze_heap
 from freerun.machine.machines import LOCAL
 from freerun.machine.parent import RUN_KEY, announce_ready, announce_refusal, end_with_parent
@@ -122,6 +123,10 @@ def run_trainer(settings: TrainerSettings) -> None:
 
 
 def run_judge(settings: JudgeSettings) -> None:
+    if settings.memory_share and choose_device() == "cuda":
+        from torch import cuda
+
+        cuda.set_per_process_memory_fraction(min(settings.memory_share, 1.0))
     with open(1, "wb", buffering=0, closefd=False) as log:
         asyncio.run(serve_judges(settings, os.environ.pop(RUN_KEY), ready, log))
 

@@ -79,8 +79,9 @@ async def run_processes(
         engines: list[HttpEngine]
         started: StartedTrainer
         tries = _STARTS if plan.kind is RunKind.TRAIN else 1
+        judges = not plan.kind.supervised or plan.evaluator is not None
         starting: list[Coroutine[Any, Any, Any]] = [
-            stack.enter_async_context(judge),
+            stack.enter_async_context(judge if judges else nullcontext()),
             _started(partial(starter.trainer, checkpoint), tries, note),
             *(_started(partial(kept.start, one), tries, note) for one in generating),
         ]

@@ -108,6 +108,15 @@ class Starter:
             raise
         return StartedTrainer(RemoteTrainer(endpoint, self.key, hosts[0].clock), begun)
 
+    async def reward_model(self, name: str, pools: dict[int, PoolSettings]) -> tuple[Child, str]:
+        """The same for a reward model, where the plan has it."""
+        (one,) = (one for one in self.plan.readers if one.process == name)
+        host = await self.hosts.host(one.machine)
+        settings = JudgeSettings(host.machine.address, pools, one.memory_share)
+        environment = self._environment(name, host)
+        child = await self.processes.begin(name, "judge", settings, self.plan.threads, environment, host, vital=False)
+        return child, await _ready(child, host)
+
     async def judge(self, name: str, machine: str, pools: dict[int, PoolSettings]) -> tuple[Child, str]:
         """As soon as its machine is there; returns when every worker is ready. It is the caller's to see to it when it
         ends. It looks for modules where this process does."""
