@@ -286,10 +286,16 @@ def serve(
     api_key: Annotated[
         str | None, typer.Option(help="Ask every client for it.", envvar="FREERUN_API_KEY", show_default=False)
     ] = None,
+    score: Annotated[
+        bool, typer.Option("--score", help="Generate nothing: give log-probabilities of prompts, as a teacher does.")
+    ] = False,
 ) -> None:
     """Serve a model over HTTP, to OpenAI clients and to Freerun's own."""
-    from freerun.commands.serve import serve_model
+    from freerun.commands.serve import serve_model, serve_teacher
 
+    if score:
+        serve_teacher(model, overrides or [], host, port, api_key)
+        return
     serve_model(model, overrides or [], host, port, api_key)
 
 

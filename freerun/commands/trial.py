@@ -28,6 +28,7 @@ from freerun.models.tokenizer import load_tokenizer, refuse_of_another_model
 from freerun.models.weight_files import check_weights, shard_names
 from freerun.plan.placement import RunKind
 from freerun.rewards.base import JudgedSample
+from freerun.rewards.plain import TEACHER
 from freerun.rollouts.agents.load import check_imports
 from freerun.rollouts.config import SINGLE_TURN
 from freerun.rollouts.load import load_own
@@ -35,6 +36,7 @@ from freerun.run.begin import in_words, taken
 from freerun.run.guests import Guests, load_guests
 from freerun.run.judges import judging_alone
 from freerun.run.prepare import Prepared, check_batch, check_launcher, load_agent
+from freerun.run.teachable import check_teacher
 
 T = TypeVar("T")
 MADE_UP = "This answer is made up."
@@ -83,7 +85,7 @@ async def try_run(config: RunConfig, origins: Origins, kind: RunKind = RunKind.T
     guests = trial.attempt(lambda: load_guests(config.observers)) or Guests()
     model = try_model(trial)
     tasks, held_out, agent = await _try_tasks(trial, model.tokenizer)
-    if judges:
+    if judges and TEACHER not in [part.name for part in config.reward.parts]:
         await _try_judge(trial, held_out if supervised else tasks, [*tasks, *held_out])
     if not supervised and tasks:
         trial.attempt(lambda: check_batch(config, tasks))
@@ -92,6 +94,9 @@ async def try_run(config: RunConfig, origins: Origins, kind: RunKind = RunKind.T
             *(model.config, origins, model.shape, model.tokenizer, tasks, held_out, own, guests, agent),
             model=model.folder,
         )
+    if (prepared := trial.prepared) is not None and kind is RunKind.TRAIN:
+        teacher, longest = config.train.teacher, prepared.lengths.sequence
+        trial.attempt(lambda: check_teacher(teacher, prepared.tokenizer, longest))
     trial.attempt(lambda: _try_folder(trial, model.shape))
     trial.attempt(lambda: _try_device(trial))
     return trial

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import field_validator, model_validator
 
-from freerun.config.contradictions import across_machines
+from freerun.config.contradictions import about_rewards, across_machines
 from freerun.control.config import ControlConfig, DpoConfig, EvaluateConfig, SftConfig
 from freerun.core.section import Section, knob
 from freerun.data.config import DataConfig
@@ -124,6 +124,8 @@ class RunConfig(Section):
             raise ValueError("evaluate.every is set, but there is no held_out to evaluate on; add held_out.source")
         if self.sft.until is not None and self.held_out is None:
             raise ValueError("sft.until is set, but there is no held_out to measure it on; add held_out.source")
+        if wrong := about_rewards(self):
+            raise ValueError(wrong)
         if wrong := across_machines(self):
             raise ValueError(wrong)
         return self

@@ -604,6 +604,12 @@ METRICS: dict[str, Metric] = {
         "It grows slowly, and levels off.",
         "nats",
     ),
+    "trainer/teacher_kl": Metric(
+        "KL from the teacher",
+        "log(policy / teacher) at the policy's own tokens, mean: the reverse KL (train.objective: distill).",
+        "It falls towards 0.",
+        "nats",
+    ),
     "trainer/pair_accuracy": Metric(
         "Right pairs",
         "Share of the step's preference pairs whose chosen answer has gained more on the first model than the other.",

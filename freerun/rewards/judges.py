@@ -26,6 +26,7 @@ BUILT_IN = {
     "exact": "freerun.rewards.plain:exact",
     "number": "freerun.rewards.plain:number",
     "constant": "freerun.rewards.plain:constant",
+    "teacher": "freerun.rewards.plain:teacher",
     "math": "freerun.rewards.math:math",
     "code": "freerun.rewards.code.judge:Code",
     "reasoning-gym": "freerun.rewards.gym:reasoning_gym",

@@ -35,6 +35,7 @@ from freerun.rollouts.template import template_of
 from freerun.run.guests import Guests, load_guests
 from freerun.run.identity import identity
 from freerun.run.ray import NO_RAY
+from freerun.run.teachable import check_teacher
 
 CHILD = "freerun.run.child"
 """The program of engines and trainers."""
@@ -107,6 +108,7 @@ def prepare(config: RunConfig, origins: Origins, rollout: Rollout | None = None,
     prepared.guests = guests
     config.reward.check()
     config.reward.check_tasks(prepared.tasks + prepared.held_out)
+    check_teacher(config.train.teacher, prepared.tokenizer, prepared.lengths.sequence)
     check_batch(config, prepared.tasks)
     if planned:
         _check_plan(prepared, RunKind.TRAIN, evaluates=bool(config.evaluate.every))

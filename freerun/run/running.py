@@ -26,6 +26,7 @@ from freerun.run.kept_trainer import KeptTrainer
 from freerun.run.prepare import CHILD, Prepared
 from freerun.run.shared_folder import note_unshared
 from freerun.run.starter import StartedTrainer, Starter
+from freerun.run.teacher import RunTeacher, teaches
 from freerun.train.checkpoint_folder import version_of
 from freerun.train.remote import RemoteTrainer
 
@@ -49,6 +50,8 @@ class RunProcesses:
     agents: AgentServices | None
     kept: KeptEngines
     hosts: Hosts
+    teacher: RunTeacher | None = None
+    """Who reads what is sampled, where the objective learns from that."""
 
     def spans(self, every: bool = False) -> list[Span]:
         """When judges and agents were busy, since it was last asked. What may still become longer is left for the next
@@ -78,22 +81,25 @@ async def run_processes(
         generating = [*plan.engines, *([plan.evaluator] if plan.evaluator else [])]
         engines: list[HttpEngine]
         started: StartedTrainer
+        teaching = RunTeacher(prepared, starter, note) if teaches(prepared, plan.kind) else None
         tries = _STARTS if plan.kind is RunKind.TRAIN else 1
         judges = not plan.kind.supervised or plan.evaluator is not None
         starting: list[Coroutine[Any, Any, Any]] = [
+            stack.enter_async_context(teaching or nullcontext()),
             stack.enter_async_context(judge if judges else nullcontext()),
             _started(partial(starter.trainer, checkpoint), tries, note),
             *(_started(partial(kept.start, one), tries, note) for one in generating),
         ]
-        _, started, *engines = await together(*starting)
+        _, _, started, *engines = await together(*starting)
         named = {one.process: engine for one, engine in zip(generating, engines, strict=True)}
         evaluator = named.pop(EVALUATOR, None)
         version, restarts = (checkpoint and version_of(checkpoint)) or 0, prepared.config.control.restarts
         learn = _learning(plan.kind, prepared)
         trainer = stack.enter_context(KeptTrainer(started, starter.trainer, folder, version, restarts, learn))
-        async with background(processes.watch()), background(trainer.keep()):
+        taught = background(teaching.keep()) if teaching else nullcontext()
+        async with background(processes.watch()), background(trainer.keep()), taught:
             try:
-                yield RunProcesses(prepared, named, trainer, judge, evaluator, agents, kept, hosts)
+                yield RunProcesses(prepared, named, trainer, judge, evaluator, agents, kept, hosts, teaching)
             except (EngineError, TrainerError):
                 with suppress(TimeoutError):  # when a process of theirs died, that is the first cause
                     await asyncio.wait_for(processes.watch(), _LAST_WORDS_S)

@@ -15,9 +15,10 @@ from freerun.machine.parent import RUN_KEY
 from freerun.machine.processes import Child, Host, Processes
 from freerun.plan.placement import RunKind
 from freerun.plan.plan import Assignment, Plan
+from freerun.plan.readers import TEACHER
 from freerun.rewards.machines.server import JudgeSettings
 from freerun.rewards.pools import PoolSettings
-from freerun.run.child import EngineSettings, TrainerSettings
+from freerun.run.child import EngineSettings, TeacherSettings, TrainerSettings
 from freerun.run.hosts import Hosts
 from freerun.train.how_sampled import ALL, HowSampled
 from freerun.train.remote import RemoteTrainer
@@ -115,6 +116,15 @@ class Starter:
         settings = JudgeSettings(host.machine.address, pools, one.memory_share)
         environment = self._environment(name, host)
         child = await self.processes.begin(name, "judge", settings, self.plan.threads, environment, host, vital=False)
+        return child, await _ready(child, host)
+
+    async def teacher(self, folder: Path) -> tuple[Child, str]:
+        """The same for the teacher, whose model is in that folder."""
+        (one,) = (one for one in self.plan.readers if one.process == TEACHER)
+        host = await self.hosts.host(one.machine)
+        settings = TeacherSettings(str(folder.absolute()), host.machine.address, one.memory_share)
+        environment, threads = self._environment(TEACHER, host), self.plan.threads
+        child = await self.processes.begin(TEACHER, "teacher", settings, threads, environment, host, vital=False)
         return child, await _ready(child, host)
 
     async def judge(self, name: str, machine: str, pools: dict[int, PoolSettings]) -> tuple[Child, str]:

@@ -32,6 +32,7 @@ from freerun.train.config import TrainConfig
 from freerun.train.corrections import Ratios, correct
 from freerun.train.cutoffs import Probe
 from freerun.train.diagnostics import Diagnostics
+from freerun.train.distilled import mean_agreement
 from freerun.train.drift import Reference
 from freerun.train.estimate import estimate
 from freerun.train.gae import value_loss
@@ -69,7 +70,7 @@ class Learner:
         self._device = torch.device(ranks.device) if at.type == "meta" else at
         config = config.on("cuda" if self._device.type == "cuda" else "cpu", decoder.shape.num_parameters)
         self._config, self._seed, self._longest, self._ranks = config, seed, longest, ranks
-        self._loss = find_objective(config.objective).loss
+        self._objective = find_objective(config.objective)
         models = assemble(decoder, config, ranks, temperature, seed, folder, how)
         self.policy, self._critic, self._reference = models.policy, models.critic, models.reference
         self._shape = decoder.shape
@@ -81,6 +82,8 @@ class Learner:
             alone=ranks.size == 1,
         )
         self._entropy = math.inf
+        self._agreement = 0.0
+        """Of a batch with its teacher: the baseline of what that teaches."""
         self.version: Version = 0
         self.savable = True
         """These are a version's weights: not those in the middle of a step, nor diverged."""
@@ -117,6 +120,8 @@ class Learner:
             raise TrainerError(f"a batch for version {batch.version} came to a trainer at version {self.version}")
         if any(sample.reward is None for sample in batch.samples):
             raise TrainerError("a sample without a reward came to the trainer")
+        if self._objective.taught and any(sample.teacher_logprobs is None for sample in batch.samples):
+            raise TrainerError("a sample that no teacher has read came to the trainer")
         with self._without_gradients_left():
             begun = self._passes.fitting(lambda: self._begin(batch), undo=self._forget_gradients)
             with self._passes.for_good():
@@ -125,6 +130,8 @@ class Learner:
     def _begin(self, batch: Batch) -> Begun:
         """As far as it may be tried again: until the first minibatch has its gradient, nothing is learned."""
         phases, speed = Phases(), Speed(self._shape, self._device, self._ranks.context.size)
+        if self._objective.taught:
+            self._agreement = mean_agreement(batch.samples)
         diagnostics = Diagnostics(self.version, self._ranks)
         plan = self._plan(batch)
         self._before_the_step(plan, batch, diagnostics)
@@ -366,9 +373,9 @@ class Learner:
         """One micro-batch. The weight of its tokens that were kept, that of all, and its share of the loss."""
         policy_A, entropy_A, cut_off_P, routed = self.policy(micro)
         tokens = self._tokens(micro, policy_A)
-        loss = self._loss(tokens, self._config.clip.bounds)
+        loss = self._objective.loss(tokens, self._config.clip.bounds)
         log_ratio_A = tokens.proximal_A - tokens.behavior_A
-        ratios = Ratios(log_ratio_A, micro.advantages_A, micro.sequence_A, micro.num_sequences)
+        ratios = Ratios(log_ratio_A, tokens.advantages_A, micro.sequence_A, micro.num_sequences)
         correction = correct(self._config.corrections, ratios)
         bonus = self._config.entropy.coef_after(self._entropy)
         extra_A = -bonus * entropy_A if bonus else torch.zeros_like(policy_A)
@@ -381,6 +388,8 @@ class Learner:
         torch.autograd.backward(total)
         if self._critic:
             self._critic_backward(micro, diagnostics)
+        if self._objective.taught and micro.teacher_A is not None:
+            diagnostics.add(teacher_kl=tokens.proximal_A - micro.teacher_A)
         diagnostics.micro_batch(tokens, entropy_A, loss, correction)
         if routed:
             diagnostics.routed(routed)
@@ -394,15 +403,23 @@ class Learner:
     def _tokens(self, micro: Packed, policy_A: Tensor) -> Tokens:
         staleness_A = self.version - micro.versions_A
         recomputed_A = policy_A.detach() if micro.proximal_A is None else micro.proximal_A
+        proximal_A = proximal_logprobs(self._config.proximal, policy_A, micro.behavior_A, staleness_A, recomputed_A)
         return Tokens(
             policy_A=policy_A,
-            proximal_A=proximal_logprobs(self._config.proximal, policy_A, micro.behavior_A, staleness_A, recomputed_A),
+            proximal_A=proximal_A,
             behavior_A=micro.behavior_A,
-            advantages_A=micro.advantages_A,
+            advantages_A=micro.advantages_A + self._taught(micro, proximal_A),
             sequence_A=micro.sequence_A,
             num_sequences=micro.num_sequences,
             staleness_A=staleness_A,
         )
+
+    def _taught(self, micro: Packed, proximal_A: Tensor) -> Tensor | float:
+        """What a teacher adds to the advantages."""
+        if not self._objective.taught:
+            return 0.0
+        assert micro.teacher_A is not None
+        return micro.teacher_A - proximal_A - self._agreement
 
     def _critic_backward(self, micro: Packed, diagnostics: Diagnostics) -> None:
         assert self._critic
