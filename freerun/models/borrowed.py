@@ -106,10 +106,26 @@ def readout_of(config: Any) -> Readout:
 
 
 def load_borrowed(folder: Path, shape: Shape, dtype: torch.dtype, device: str) -> BorrowedDecoder:
-    model = _quietly(partial(AutoModelForCausalLM.from_pretrained, folder, local_files_only=True), shape, dtype)
+    model = _quietly(partial(_read, folder, shape), shape, dtype)
     decoder = BorrowedDecoder(model.to(device), shape)
     check_packing(decoder)
     return decoder
+
+
+def _read(folder: Path, shape: Shape, **how: Any) -> PreTrainedModel:
+    """What the files lack, or have in another shape, transformers would make up."""
+    model, told = AutoModelForCausalLM.from_pretrained(
+        folder, local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True, **how
+    )
+    found: PreTrainedModel = model
+    if missing := sorted(told["missing_keys"]):
+        raise ConfigError(f"model.path: {folder} holds no tensor {missing[0]}; its config.json wants it")
+    if odd := sorted(told["mismatched_keys"]):
+        name, stored, wanted = odd[0]
+        raise ConfigError(
+            f"model.path: {folder}: {name} has shape {list(stored)}, and config.json asks for {list(wanted)}"
+        )
+    return found
 
 
 def random_borrowed(shape: Shape, seed: int = 0, dtype: torch.dtype = torch.float32) -> BorrowedDecoder:

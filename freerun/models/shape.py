@@ -144,8 +144,8 @@ def _read_object(path: Path) -> dict[str, Any]:
 def shape_of(raw: dict[str, Any], generation: dict[str, Any] | None = None, backend: Backend = "auto") -> Shape:
     """The shape that a `config.json` describes, in the writing of transformers 4 or 5. `generation_config.json` may
     know more end tokens, or be the only one to."""
-    if raw.get("quantization_config"):
-        raise ConfigError("quantization_config is not supported; give the model as it was before quantisation")
+    if quantised := [key for key in ("quantization_config", "compression_config") if raw.get(key)]:
+        raise ConfigError(f"{quantised[0]} is not supported; give the model as it was before quantisation")
     ends = tuple(dict.fromkeys([*_end_tokens(raw), *_end_tokens(generation or {})]))
     lacking = _what_own_code_lacks(raw)
     if backend == "own" and lacking:

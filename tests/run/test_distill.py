@@ -48,9 +48,7 @@ async def test_a_policy_becomes_its_teacher(folder: Path) -> None:
     assert steps[0].trainer["teacher_kl"] > 1.0
     last = [record.trainer["teacher_kl"] for record in steps[-5:]]
     assert sum(last) / 5 < 0.2 * steps[0].trainer["teacher_kl"]
-    assert steps[-1].reward_mean > 0.25 * steps[0].reward_mean, (
-        "the reward is the teacher's"
-    )
+    assert steps[-1].reward_mean > 0.25 * steps[0].reward_mean, "the reward is the teacher's"
     assert max(record.staleness_max for record in steps) > 0, "it was asynchronous"
     assert (outcome.folder.logs / "teacher.log").is_file()
 
