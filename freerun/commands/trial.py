@@ -119,7 +119,7 @@ def try_model(trial: Trial) -> _Model:
             trial.works.append(f"model      {config.model.path} is not here: the run downloads {of_bytes(size)} first")
         return _Model(config)
     found = find_model(config.model.path)
-    shape = trial.attempt(lambda: read_shape(found.folder, config.model.backend))
+    shape = trial.attempt(lambda: read_shape(found.folder, config.model.code))
     if shape is not None:
         trial.attempt(lambda: trial.works.append(_weights_in_words(found.folder, shape)))
     tokenizer = trial.attempt(lambda: load_tokenizer(found.folder)) if found.folder.is_dir() else None

@@ -223,7 +223,7 @@ def load_model(config: RunConfig, weights: bool = True) -> LoadedModel:
     of weights that are missing, damaged or another model's."""
     refuse_unmade(config.preset, config.model.path)
     found = find_model(config.model.path)
-    shape = read_shape(found.folder, config.model.backend)
+    shape = read_shape(found.folder, config.model.code)
     if weights:
         check_weights(found.folder, shape)
     if found.is_of_hub:

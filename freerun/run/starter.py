@@ -66,7 +66,7 @@ class Starter:
             engine = engine.model_copy(update={"urls": (assignment.url,)})
         host = await self.hosts.host(assignment.machine)
         settings = EngineSettings(
-            self._model, engine.plain(), host.machine.address, host.scratch, self.config.model.backend
+            self._model, engine.plain(), host.machine.address, host.scratch, self.config.model.code
         )
         vital = self.plan.kind is not RunKind.TRAIN
         child = await self.processes.begin(
@@ -97,7 +97,7 @@ class Starter:
             plan.way,
             ALL if plan.kind.supervised else _how_sampled(config),
             str(checkpoint.absolute()) if checkpoint else None,
-            self.config.model.backend,
+            self.config.model.code,
             rendezvous=await self._rendezvous(hosts),
         )
         begun: list[Child] = []
