@@ -80,7 +80,7 @@ async def test_it_judges_in_a_process_of_its_own_with_weight_and_other_judges(ta
 async def test_one_that_is_killed_is_started_again_and_no_judgement_is_lost(taught: Path) -> None:
     async with judging_alone(RewardConfig(judge={"name": "reward_model", "path": str(taught)})) as judge:
         assert (await judge.judge(TASK, "b")).reward == pytest.approx(0, abs=0.2)
-        (process,) = [pid for pid in descendants(os.getpid()) if "freerun.run.child" in _command(pid)]
+        (process,) = [pid for pid in descendants(os.getpid()) if str(taught) in _command(pid)]
         os.kill(process, signal.SIGKILL)
         verdicts = await asyncio.wait_for(judge.judge_all(TASK, list("abc")), 60)
         assert [round(verdict.reward or 0) for verdict in verdicts] == [1, 0, 0]
