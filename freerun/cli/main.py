@@ -97,7 +97,7 @@ def resume(
     from freerun.run.resume import resume
 
     prepared, start = resume(folder, overrides or [])
-    (_sft if start.state.supervised else _train)(prepared, start)
+    (_dpo if start.state.preferences else _sft if start.state.supervised else _train)(prepared, start)
 
 
 @app.command()
@@ -122,10 +122,24 @@ def sft(file: ConfigFile, overrides: Overrides = None, dry_run: DryRun = False) 
 
     config, origins = _load(file, overrides)
     if dry_run:
-        _dry_run(config, origins, supervised=True)
+        _dry_run(config, origins, "sft")
         return
     prepared = prepare_sft(config, origins)
     _sft(prepared, begin(prepared))
+
+
+@app.command()
+def dpo(file: ConfigFile, overrides: Overrides = None, dry_run: DryRun = False) -> None:
+    """Learn from preference pairs (rows with prompt, chosen and rejected) by DPO, without sampling or rewards."""
+    from freerun.run.begin import begin
+    from freerun.run.prepare import prepare_dpo
+
+    config, origins = _load(file, overrides)
+    if dry_run:
+        _dry_run(config, origins, "dpo")
+        return
+    prepared = prepare_dpo(config, origins)
+    _dpo(prepared, begin(prepared))
 
 
 @app.command("eval")
@@ -272,10 +286,16 @@ def serve(
     api_key: Annotated[
         str | None, typer.Option(help="Ask every client for it.", envvar="FREERUN_API_KEY", show_default=False)
     ] = None,
+    score: Annotated[
+        bool, typer.Option("--score", help="Generate nothing: give log-probabilities of prompts, as a teacher does.")
+    ] = False,
 ) -> None:
     """Serve a model over HTTP, to OpenAI clients and to Freerun's own."""
-    from freerun.commands.serve import serve_model
+    from freerun.commands.serve import serve_model, serve_teacher
 
+    if score:
+        serve_teacher(model, overrides or [], host, port, api_key)
+        return
     serve_model(model, overrides or [], host, port, api_key)
 
 
@@ -462,20 +482,31 @@ def _train(prepared: Any, start: Any) -> None:
 
 
 def _sft(prepared: Any, start: Any) -> None:
-    from freerun.commands.progress import SftProgress
-    from freerun.run.resume import how_to_go_on
     from freerun.run.supervised import sft
 
-    going = sft(prepared, [SftProgress(prepared.config.control.steps)], start)
+    _learn_from_what_is_given(sft, prepared, start, "supervised", "pass@1")
+
+
+def _dpo(prepared: Any, start: Any) -> None:
+    from freerun.run.preferences import dpo
+
+    _learn_from_what_is_given(dpo, prepared, start, "preferences", "right pairs")
+
+
+def _learn_from_what_is_given(learn: Any, prepared: Any, start: Any, called: str, passed: str) -> None:
+    from freerun.commands.progress import LessonProgress
+    from freerun.run.resume import how_to_go_on
+
+    going = learn(prepared, [LessonProgress(prepared.config.control.steps, called, passed)], start)
     folder = run_to_end(going, lambda: how_to_go_on(start.folder))
     print(f"done: the model is in {folder.checkpoints / 'last'}; look at {folder.report}")
 
 
-def _dry_run(config: Any, origins: Any, supervised: bool = False) -> None:
+def _dry_run(config: Any, origins: Any, command: str = "train") -> None:
     """Exit code 2 if anything would fail."""
     from freerun.commands.dry_run import dry_run
 
-    trial = run_to_end(dry_run(config, origins, supervised), lambda: "stopped")
+    trial = run_to_end(dry_run(config, origins, command), lambda: "stopped")
     for line in trial.works:
         print(line)
     sys.stdout.flush()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from importlib.resources import as_file, files
 from pathlib import Path
 
-from freerun.commands.progress import SftProgress
+from freerun.commands.progress import LessonProgress
 from freerun.config.load import load_config
 from freerun.config.text import Origins
 from freerun.config.tree import RunConfig
@@ -56,7 +56,7 @@ async def learn(start_s: float, warm_up: Loaded, then: Callable[[Path], Loaded])
 async def learn_from_answers(loaded: Loaded) -> Path:
     """The folder of the model that came of it."""
     prepared = prepare_sft(*loaded)
-    warm = await sft(prepared, [SftProgress(prepared.config.control.steps)])
+    warm = await sft(prepared, [LessonProgress(prepared.config.control.steps)])
     return warm.checkpoints / "last"
 
 

@@ -1,4 +1,4 @@
-"""`--dry-run` of `freerun train` and `freerun sft`: describe what a run would do, try what it needs, start nothing."""
+"""`--dry-run` of `freerun train`, `sft` and `dpo`: describe what a run would do, try what it needs, start nothing."""
 
 from freerun.commands.plan import describe_plan, indented, machines_in_words
 from freerun.commands.trial import Trial, try_run
@@ -10,12 +10,13 @@ from freerun.plan.placement import RunKind
 from freerun.run.prepare import Prepared
 
 
-async def dry_run(config: RunConfig, origins: Origins, supervised: bool = False) -> Trial:
+async def dry_run(config: RunConfig, origins: Origins, command: str = "train") -> Trial:
     """What the run would do is in `works`, before what was tried; what would fail in `fails`."""
-    trial = await try_run(config, origins, supervised)
+    kind = RunKind(command)
+    trial = await try_run(config, origins, kind)
     if trial.prepared is not None:
         prepared = trial.prepared
-        told = trial.attempt(lambda: (describe_sft if supervised else describe)(prepared))
+        told = trial.attempt(lambda: describe_lesson(prepared, kind) if kind.supervised else describe(prepared))
     else:  # the model is not here, or the data cannot be read
         told = _plan_if_any(config)
     trial.works[:0] = [told] if told else []
@@ -30,19 +31,26 @@ def _plan_if_any(config: RunConfig) -> str | None:
         return None
 
 
-def describe_sft(prepared: Prepared) -> str:
+def describe_lesson(prepared: Prepared, kind: RunKind) -> str:
     config, shape, num_tasks = prepared.config, prepared.shape, len(prepared.tasks)
     machines = None if config.launcher == "local" else machines_to_plan_by(config)
-    plan = prepared.plan(RunKind.SFT, evaluates=config.sft.until is not None, machines=machines)
+    evaluates = kind is RunKind.SFT and config.sft.until is not None
+    plan = prepared.plan(kind, evaluates=evaluates, machines=machines)
+    what = "pairs" if kind is RunKind.DPO else "answers"
     batch, steps, train = config.control.groups_per_step, config.control.steps, plan.train
     ranks = f"{train.ranks} ranks of " if train.ranks > 1 else ""
-    until = f", or until pass@1 is {config.sft.until:g} on held_out" if config.sft.until is not None else ""
+    until = f", or until pass@1 is {config.sft.until:g} on held_out" if evaluates else ""
     lines = [
         f"model      {config.model.path}: {shape.family}, {shape.num_parameters / 1e6:.2f}M parameters",
-        f"data       {num_tasks} answers to learn from {config.data.source}",
+        f"data       {num_tasks} {what} to learn from {config.data.source}",
         f"processes  trainer: {ranks}{plan.threads} thread(s), {train.dtype} on {train.device}, AdamW at {train.lr:g}",
-        f"steps      {steps} of {batch} answers, that is {steps * batch / num_tasks:.1f} passes over the data{until}",
+        f"steps      {steps} of {batch} {what}, that is {steps * batch / num_tasks:.1f} passes over the data{until}",
     ]
+    if kind is RunKind.DPO:
+        lines.append(f"objective  DPO, β {config.dpo.beta:g}; the model as it is now is the reference, worked out once")
+        if prepared.held_out:
+            every = config.evaluate.every or 50
+            lines.append(f"evaluates  {len(prepared.held_out)} pairs of held_out every {every} steps")
     return "\n".join(lines + [f"memory     {line}" for line in str(plan.memory).splitlines()])
 
 
@@ -68,6 +76,10 @@ def describe(prepared: Prepared) -> str:
         f"AdamW at {train.lr:g}",
         f"           {plan.reward.processes} reward worker(s): {config.reward.in_words}, {config.reward.timeout_s:g} s",
     ]
+    where = f"{train.dtype} on {train.device}"
+    lines += [f"           {reader.process}: a process of its own, {where}" for reader in plan.readers]
+    if config.train.teacher.url:
+        lines.append(f"           teacher: at {config.train.teacher.url}")
     if machines:
         waits = f"the run waits {config.cluster.wait_s:g} s for them at {config.cluster.listen}, and plans again"
         lines += indented("machines", [*machines_in_words(plan.placement), waits])

@@ -28,7 +28,7 @@ def export(source: Path, out: Path, note: Callable[[str], None] = print) -> Path
         note(f"{path} is damaged ({why}); {found.checkpoint.name} is the newest that is whole")
     refuse_to_write_over(out)
     model = find_model(config.model.path).folder
-    now = identity(config, read_shape(model, config.model.backend), load_tokenizer(model))
+    now = identity(config, read_shape(model, config.model.code), load_tokenizer(model))
     refuse_another_model(found.checkpoint, found.state.model, now, config.model.path)
 
     from safetensors import SafetensorError
@@ -36,7 +36,7 @@ def export(source: Path, out: Path, note: Callable[[str], None] = print) -> Path
     from freerun.train.checkpoint import load_checkpoint
     from freerun.train.learner import Learner
 
-    backend = config.model.backend
+    backend = config.model.code
     learner = Learner.from_folder(model, config.train, config.rollout.temperature, config.seed, backend=backend)
     load_checkpoint(found.checkpoint, learner)
     try:

@@ -26,7 +26,7 @@ from freerun.data.tasks import as_text, tasks_to_judge
 from freerun.machine.host import processors
 from freerun.rewards.base import JudgedSample, JudgeReason, Verdict
 from freerun.rewards.config import RewardConfig
-from freerun.rewards.service import JudgeService
+from freerun.run.judges import judging_alone
 
 TEXT_KEYS = ("text", "completion")
 _WAITING = 64
@@ -113,7 +113,7 @@ async def judge(
     config.check_tasks([answer.task for answer in answers])
     never = len(answers) + 1  # they are all shown in the end
     with _written(out) as write:
-        async with JudgeService(config, give_up_after=never) as service:
+        async with judging_alone(config, give_up_after=never) as service:
             return await judge_all(
                 service.judge,
                 answers,

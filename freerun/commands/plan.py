@@ -101,11 +101,13 @@ def _roles(placement: Placement, machine: Machine) -> str:
     engines = [place for place in placement.engines if place.machine == machine.name]
     over = f" over {len(engines[0].gpus)} GPUs" if engines and len(engines[0].gpus) > 1 else ""
     ranks = sum(place.machine == machine.name for place in placement.ranks)
+    readers = sum(place.machine == machine.name for place in placement.readers)
     evaluates = placement.evaluator is not None and placement.evaluator.machine == machine.name
     roles = [
         f"{len(engines)} engine(s){over}" if engines else "",
         "the evaluator" if evaluates else "",
         f"{ranks} trainer rank(s)" if ranks else "",
+        f"{readers} model(s) that only read" if readers else "",
     ]
     return ", ".join(filter(None, roles)) or "nothing"
 

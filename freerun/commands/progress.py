@@ -12,12 +12,16 @@ from freerun.core.records import StepRecord
 from freerun.core.reports import Evaluation
 
 
-class SftProgress(Observer):
-    """Supervised training as it goes: the loss as it falls, and how good the policy is when it is evaluated."""
+class LessonProgress(Observer):
+    """Learning from what is given as it goes: the loss as it falls, and how good the policy is when it is evaluated."""
 
-    def __init__(self, steps: int, console: Console | None = None) -> None:
+    def __init__(
+        self, steps: int, called: str = "supervised", passed: str = "pass@1", console: Console | None = None
+    ) -> None:
+        """`called` is the kind of training, `passed` what an evaluation counts."""
         self._console = console or Console()
-        columns = (TextColumn("supervised"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+        self._called, self._passed = called, passed
+        columns = (TextColumn(called), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
         self._bar = Progress(
             *columns, TimeRemainingColumn(), console=self._console, disable=not self._console.is_terminal
         )
@@ -32,11 +36,11 @@ class SftProgress(Observer):
         self._bar.start()
         self._bar.update(self._task, completed=step, description=f"loss {self._loss:.3f}")
         if not self._console.is_terminal and (step == 1 or step % 100 == 0):
-            self._console.print(f"supervised step {step}: loss {self._loss:.3f}", highlight=False)
+            self._console.print(f"{self._called} step {step}: loss {self._loss:.3f}", highlight=False)
 
     def evaluated(self, version: Version, evaluation: Evaluation) -> None:
         self._console.print(
-            f"supervised step {version}: loss {self._loss:.3f}, pass@1 {evaluation.pass_at_1:.2f}",
+            f"{self._called} step {version}: loss {self._loss:.3f}, {self._passed} {evaluation.pass_at_1:.2f}",
             highlight=False,
         )
 

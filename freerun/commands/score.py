@@ -36,7 +36,7 @@ def score(prepared: Prepared, out: Path | None, progress: Callable[[], None]) ->
     from freerun.train.learner import Learner
 
     config = prepared.config
-    learner = Learner.from_folder(prepared.model_folder, config.train, 1.0, config.seed, backend=config.model.backend)
+    learner = Learner.from_folder(prepared.model_folder, config.train, 1.0, config.seed, backend=config.model.code)
     lines: list[str] = []
     tokens, total = 0, 0.0
     for start in range(0, len(prepared.tasks), _AT_A_TIME):

@@ -19,20 +19,24 @@ from freerun.config.text import Origins
 from freerun.config.tree import RunConfig
 from freerun.core import ConfigError, FreerunError, Task
 from freerun.core.text import of_bytes
+from freerun.data.pairs import load_pairs
 from freerun.data.tasks import load_tasks
 from freerun.machine.device import choose_device
 from freerun.models.hub import bytes_to_download, cached_model, find_model, name_on_hub
 from freerun.models.shape import Shape, read_shape
 from freerun.models.tokenizer import load_tokenizer, refuse_of_another_model
 from freerun.models.weight_files import check_weights, shard_names
+from freerun.plan.placement import RunKind
 from freerun.rewards.base import JudgedSample
-from freerun.rewards.service import JudgeService
+from freerun.rewards.plain import TEACHER
 from freerun.rollouts.agents.load import check_imports
 from freerun.rollouts.config import SINGLE_TURN
 from freerun.rollouts.load import load_own
 from freerun.run.begin import in_words, taken
 from freerun.run.guests import Guests, load_guests
+from freerun.run.judges import judging_alone
 from freerun.run.prepare import Prepared, check_batch, check_launcher, load_agent
+from freerun.run.teachable import check_teacher
 
 T = TypeVar("T")
 MADE_UP = "This answer is made up."
@@ -46,7 +50,7 @@ class Trial:
 
     config: RunConfig
     origins: Origins
-    supervised: bool = False
+    kind: RunKind = RunKind.TRAIN
     works: list[str] = field(default_factory=list)
     fails: list[str] = field(default_factory=list)
     prepared: Prepared | None = None
@@ -71,16 +75,17 @@ class Trial:
             self.fails.append(str(error))
 
 
-async def try_run(config: RunConfig, origins: Origins, supervised: bool = False) -> Trial:
-    """`supervised`: for `freerun sft`, which needs answers to learn from, and a judge only to know when to stop."""
-    trial = Trial(config, origins, supervised)
+async def try_run(config: RunConfig, origins: Origins, kind: RunKind = RunKind.TRAIN) -> Trial:
+    """`freerun sft` needs answers to learn from, and a judge only to know when to stop; `freerun dpo` pairs of answers,
+    and no judge."""
+    trial, supervised = Trial(config, origins, kind), kind.supervised
     trial.attempt(lambda: check_launcher(config))
-    judges = not supervised or config.sft.until is not None
+    judges = not supervised or (kind is RunKind.SFT and config.sft.until is not None)
     own = trial.attempt(lambda: load_own(config.rollout)) if judges else None
     guests = trial.attempt(lambda: load_guests(config.observers)) or Guests()
     model = try_model(trial)
     tasks, held_out, agent = await _try_tasks(trial, model.tokenizer)
-    if judges:
+    if judges and TEACHER not in [part.name for part in config.reward.parts]:
         await _try_judge(trial, held_out if supervised else tasks, [*tasks, *held_out])
     if not supervised and tasks:
         trial.attempt(lambda: check_batch(config, tasks))
@@ -89,6 +94,9 @@ async def try_run(config: RunConfig, origins: Origins, supervised: bool = False)
             *(model.config, origins, model.shape, model.tokenizer, tasks, held_out, own, guests, agent),
             model=model.folder,
         )
+    if (prepared := trial.prepared) is not None and kind is RunKind.TRAIN:
+        teacher, longest = config.train.teacher, prepared.lengths.sequence
+        trial.attempt(lambda: check_teacher(teacher, prepared.tokenizer, longest))
     trial.attempt(lambda: _try_folder(trial, model.shape))
     trial.attempt(lambda: _try_device(trial))
     return trial
@@ -111,7 +119,7 @@ def try_model(trial: Trial) -> _Model:
             trial.works.append(f"model      {config.model.path} is not here: the run downloads {of_bytes(size)} first")
         return _Model(config)
     found = find_model(config.model.path)
-    shape = trial.attempt(lambda: read_shape(found.folder, config.model.backend))
+    shape = trial.attempt(lambda: read_shape(found.folder, config.model.code))
     if shape is not None:
         trial.attempt(lambda: trial.works.append(_weights_in_words(found.folder, shape)))
     tokenizer = trial.attempt(lambda: load_tokenizer(found.folder)) if found.folder.is_dir() else None
@@ -137,16 +145,17 @@ async def _try_tasks(trial: Trial, tokenizer: Any) -> tuple[list[Task], list[Tas
     config = trial.config
     if tokenizer is None:
         return [], [], None
+    held = config.held_out
+    if trial.kind is RunKind.DPO:
+        pairs = trial.attempt(lambda: load_pairs(config.data, tokenizer))
+        return pairs or [], (trial.attempt(lambda: load_pairs(held, tokenizer)) if held else None) or [], None
     agent = trial.attempt(lambda: load_agent(config, tokenizer))
     if agent is not None:
         await trial.attempt_async(check_imports(agent))
-    needs_prompt = not config.rollout.is_agent
+    needs_prompt, supervised = not config.rollout.is_agent, trial.kind.supervised
     tasks = trial.attempt(
-        lambda: load_tasks(
-            config.data, tokenizer, needs_answer=trial.supervised, needs_prompt=needs_prompt or trial.supervised
-        )
+        lambda: load_tasks(config.data, tokenizer, needs_answer=supervised, needs_prompt=needs_prompt or supervised)
     )
-    held = config.held_out
     held_out = trial.attempt(lambda: load_tasks(held, tokenizer, needs_prompt=needs_prompt)) if held else None
     return tasks or [], held_out or [], agent
 
@@ -166,7 +175,7 @@ async def _try_judge(trial: Trial, tasks: list[Task], all_tasks: list[Task]) -> 
     begun_s = time.monotonic()
 
     async def judged() -> None:
-        async with JudgeService(reward.model_copy(update={"workers": 1})) as judge:
+        async with judging_alone(reward.model_copy(update={"workers": 1})) as judge:
             verdict = await judge.judge(task, JudgedSample(text, said))
         if verdict.reward is None:
             line = verdict.detail.partition("\n")[0]

@@ -4,6 +4,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from freerun.rewards.plain import TEACHER
+from freerun.train.losses import find_objective
+
 if TYPE_CHECKING:
     from freerun.config.tree import RunConfig
 
@@ -11,6 +14,22 @@ if TYPE_CHECKING:
 def across_machines(config: "RunConfig") -> str | None:
     """The first contradiction, None if there is none."""
     return next((wrong for found in (_machines, _engines, _weights) for wrong in found(config)), None)
+
+
+def about_rewards(config: "RunConfig") -> str | None:
+    """Whether the rewards are a teacher's, where there is none, or where somebody must judge."""
+    if TEACHER not in [part.name for part in config.reward.parts]:
+        return None
+    if len(config.reward.parts) > 1:
+        return "reward.judge: teacher is no judge to add others to: leave it out, or the others"
+    if not find_objective(config.train.objective).taught:
+        return "reward.judge is teacher, but nobody teaches: set train.objective=distill, or choose another judge"
+    if config.evaluate.every or config.sft.until is not None:
+        return (
+            "held-out answers need a judge, and reward.judge is teacher, who reads only what is trained on: set "
+            "reward.judge, or unset evaluate.every and sft.until"
+        )
+    return None
 
 
 def _machines(config: "RunConfig") -> Iterator[str]:

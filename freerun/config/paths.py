@@ -13,8 +13,9 @@ from typing import Any
 from freerun.config.tree import RunConfig
 from freerun.core.resolve import source_of_module
 from freerun.core.section import by_dotted_key, with_key
+from freerun.rewards.judges import MODELS
 
-_FILES = ("model.path", "cluster.key_file", "engine.python")
+_FILES = ("model.path", "train.teacher.path", "cluster.key_file", "engine.python")
 _SOURCES = ("data.source", "held_out.source")
 _WRITTEN = ("runs", "weights.folder")
 _NAMED = ("rollout.agent", "rollout.kind", "train.objective", "observers", "reward.judge")
@@ -49,6 +50,8 @@ def _changed(values: Mapping[str, Any], path_of: Callable[[str, str], str | None
     for key in _NAMED:
         if (named := _value(values, key)) is not None:
             changed = with_key(changed, key, _named_in(folder, named))
+    if (judge := _value(changed, "reward.judge")) is not None:
+        changed = with_key(changed, "reward.judge", _models_in(folder, judge))
     if isinstance(command := held.get("rollout.command"), list | tuple):
         changed = with_key(changed, "rollout.command", _command_in(folder, command))
     if isinstance(tools := held.get("rollout.tools"), list | tuple):
@@ -98,6 +101,15 @@ def _named_in(folder: Path, named: Any) -> Any:
     if isinstance(named, Mapping) and isinstance(named.get("name"), str):
         return {**named, "name": _named_in(folder, named["name"])}
     return named
+
+
+def _models_in(folder: Path, judge: Any) -> Any:
+    """Reward models by the whole paths of their folders."""
+    if isinstance(judge, list | tuple):
+        return [_models_in(folder, one) for one in judge]
+    if isinstance(judge, Mapping) and judge.get("name") in MODELS and isinstance(path := judge.get("path"), str):
+        return {**judge, "path": _file_in(folder, path) or path}
+    return judge
 
 
 def _command_in(folder: Path, command: list[Any] | tuple[Any, ...]) -> list[Any]:

@@ -4,8 +4,8 @@ from typing import Any, Literal
 
 from pydantic import field_validator, model_validator
 
-from freerun.config.contradictions import across_machines
-from freerun.control.config import ControlConfig, EvaluateConfig, SftConfig
+from freerun.config.contradictions import about_rewards, across_machines
+from freerun.control.config import ControlConfig, DpoConfig, EvaluateConfig, SftConfig
 from freerun.core.section import Section, knob
 from freerun.data.config import DataConfig
 from freerun.engines.config import EngineConfig
@@ -96,6 +96,7 @@ class RunConfig(Section):
         "path/to/file.py:Class or package.module:Class; or {name: …, its options}.",
     )
     sft: SftConfig = section(SftConfig, "Supervised training (`freerun sft`).")
+    dpo: DpoConfig = section(DpoConfig, "Training on preference pairs (`freerun dpo`).")
 
     @property
     def batch_samples(self) -> int:
@@ -123,6 +124,8 @@ class RunConfig(Section):
             raise ValueError("evaluate.every is set, but there is no held_out to evaluate on; add held_out.source")
         if self.sft.until is not None and self.held_out is None:
             raise ValueError("sft.until is set, but there is no held_out to measure it on; add held_out.source")
+        if wrong := about_rewards(self):
+            raise ValueError(wrong)
         if wrong := across_machines(self):
             raise ValueError(wrong)
         return self

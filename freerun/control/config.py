@@ -48,6 +48,10 @@ class EvaluateConfig(Section):
     pass_reward: float = knob(1.0, "An answer passes when its reward is at least this.")
 
 
+class DpoConfig(Section):
+    beta: float = knob(0.1, "How strongly it is held to the model it begins with: the β of DPO.", gt=0)
+
+
 class SftConfig(Section):
     until: float | None = knob(
         None,

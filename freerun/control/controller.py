@@ -17,7 +17,7 @@ from freerun.control.config import ControlConfig
 from freerun.control.explain import Explainer
 from freerun.control.fleet import Fleet, cannot_restart
 from freerun.control.groups import GroupBook, OpenGroup
-from freerun.control.judging import rewarded, unjudged, verdicts_on
+from freerun.control.judging import Teacher, rewarded, taught, unjudged, verdicts_on
 from freerun.control.lookahead import LookaheadLimit
 from freerun.control.places import Places
 from freerun.control.task_queue import TaskQueue
@@ -78,6 +78,8 @@ class Run:
     restart: Callable[[str, str, bool], bool] = cannot_restart
     """Ends the process of the engine of that name, for that reason, and starts it again, or does not where that is
     false; false where it is nobody's to end."""
+    teacher: Teacher | None = None
+    """Reads what was sampled, where the objective learns from what it thinks of it."""
     judge_load: Callable[[], JudgeLoad | None] = lambda: None
     """What judging has cost so far, where that is known."""
     version: Version = field(init=False)
@@ -239,6 +241,8 @@ async def answer(run: Run, admitted: OpenGroup) -> None:
         return discard(run, admitted.id, DropReason.ROLLOUT_ERROR, errors[0])
     run.book.sampled(admitted.id)
     run.lookahead.judging()
+    if run.teacher:
+        await taught(run.teacher, trajectories)
     verdicts = await verdicts_on(run.judge, admitted.task, trajectories)
     samples, left_out = rewarded(trajectories, verdicts), unjudged(trajectories, verdicts)
     group = Group(admitted.id, admitted.task, samples, admitted.version, left_out, admitted.engine)
@@ -306,6 +310,8 @@ async def learn(run: Run, batch: Batch, masked_tokens: int) -> None:
     The version before must have been delivered. Nothing is admitted between settling and taking the state, so the state
     is the version's own.
     """
+    if run.teacher and (unread := [one for one in batch.samples if one.teacher_logprobs is None]):
+        await run.teacher.read(unread)  # left by a run that had no teacher
     run.observer.learning(batch, masked_tokens)
     learning = run.trainer.step(batch)
     result = await waiting(

@@ -1,6 +1,7 @@
 """Rewards for the members of a group: a rollout's own, or the judge's."""
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from freerun.core import Sample, Task
 from freerun.core.trajectory import Trajectory, prompt_messages
@@ -14,6 +15,37 @@ async def verdicts_on(judge: GroupJudge, task: Task, trajectories: Sequence[Traj
     given = await judge.judge_all(task, answers) if answers else []
     judged = dict(zip(to_judge, given, strict=True))
     return [judged.get(place) or _without_judge(one) for place, one in enumerate(trajectories)]
+
+
+class Teacher(Protocol):
+    """Whoever says how likely it would have been to say the same."""
+
+    rewards: bool
+    """Whether that is the reward, too."""
+
+    async def read(self, samples: Sequence[Sample]) -> None:
+        """Give the samples their `teacher_logprobs`."""
+        ...
+
+
+async def taught(teacher: Teacher, trajectories: Sequence[Trajectory]) -> None:
+    """Every sample is read by the teacher. Where that is the reward, a member's is the mean over its tokens of
+    log π_teacher − log π_behavior: 0 for what the teacher would have said as well."""
+    members = [one for one in trajectories if one.samples and one.error is None]
+    await teacher.read([sample for member in members for sample in member.samples])
+    for member in members if teacher.rewards else ():
+        if member.reward is None:
+            member.reward = _agreement(member.samples)
+
+
+def _agreement(samples: Sequence[Sample]) -> float:
+    gained, tokens = 0.0, 0
+    for sample in samples:
+        marks = sample.loss_mask
+        assert sample.teacher_logprobs is not None
+        gained += float((sample.teacher_logprobs - sample.behavior_logprobs)[marks].sum(dtype=float))
+        tokens += int(marks.sum())
+    return gained / max(tokens, 1)
 
 
 def rewarded(trajectories: Sequence[Trajectory], verdicts: Sequence[Verdict]) -> list[Sample]:

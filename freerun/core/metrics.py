@@ -604,6 +604,31 @@ METRICS: dict[str, Metric] = {
         "It grows slowly, and levels off.",
         "nats",
     ),
+    "trainer/teacher_kl": Metric(
+        "KL from the teacher",
+        "log(policy / teacher) at the policy's own tokens, mean: the reverse KL (train.objective: distill).",
+        "It falls towards 0.",
+        "nats",
+    ),
+    "trainer/pair_accuracy": Metric(
+        "Right pairs",
+        "Share of the step's preference pairs whose chosen answer has gained more on the first model than the other.",
+        "It rises from about a half. On held-out pairs it says more.",
+        "share",
+    ),
+    "trainer/pair_margin": Metric(
+        "Margin of pairs",
+        "The chosen answer's implicit reward, β log(policy / reference), less the rejected one's, mean over pairs.",
+        "It rises from 0. Where it grows without end, the pairs are learned by heart.",
+    ),
+    "trainer/chosen_reward": Metric(
+        "Implicit reward of chosen answers",
+        "β log(policy / reference), mean over the step's pairs.",
+        "It may fall somewhat: the rejected ones' falls faster.",
+    ),
+    "trainer/rejected_reward": Metric(
+        "Implicit reward of rejected answers", "β log(policy / reference), mean over the step's pairs.", "It falls."
+    ),
     "trainer/value_loss": Metric(
         "Loss of the critic", "How far its predictions are from the returns (train.advantages: gae).", "It falls."
     ),

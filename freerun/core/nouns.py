@@ -36,7 +36,7 @@ class Sample:
 
     __slots__ = (
         *("_loss_mask", "behavior_logprobs", "finish", "member", "returns", "reward", "routes"),
-        *("text", "tokens", "trained", "turns", "versions"),
+        *("teacher_logprobs", "text", "tokens", "trained", "turns", "versions"),
     )
 
     def __init__(
@@ -52,6 +52,7 @@ class Sample:
         returns: Returns | None = None,
         turns: Sequence[Turn] = (),
         routes: Routes | None = None,
+        teacher_logprobs: Sequence[float] | Logprobs | None = None,
     ) -> None:
         """Arrays of the right type are kept as they are; lists become arrays. `text` is what was sampled, for judges
         and people. `reward` is None until it is judged; still None when judging failed, and then the sample is not
@@ -61,6 +62,7 @@ class Sample:
         by itself. The reward is the member's, the same for all its branches. `returns` is what is still to come of the
         member's rewards at each token, where it was given some on its way; None: the reward, at every token. `routes`
         says which experts each token went through in the engine, where that is known and there are such.
+        `teacher_logprobs` are a teacher's of the tokens with a loss, where there is a teacher that has read it.
         """
         self.tokens: Tokens = np.asarray(tokens, np.int32)
         self.behavior_logprobs: Logprobs = np.asarray(behavior_logprobs, np.float32)
@@ -69,6 +71,9 @@ class Sample:
         self.finish, self.text, self.reward = finish, text, reward
         self.member, self.returns, self.turns = member, returns, tuple(turns)
         self.routes = routes
+        self.teacher_logprobs: Logprobs | None = None
+        if teacher_logprobs is not None:
+            self.teacher_logprobs = np.asarray(teacher_logprobs, np.float32)
 
     @property
     def loss_mask(self) -> Marks:

@@ -1,6 +1,7 @@
 """Samples as bytes: a header in msgpack and one buffer with the tokens, the log-probabilities and the loss masks of all
-of them, nine bytes a token; and behind these which experts each token went through, where that is known. What
-controller and trainer send each other, and what run.db keeps of groups that wait.
+of them, nine bytes a token; behind these which experts each token went through, where that is known; and in the end four
+bytes a token more, where a teacher has read them all. What controller and trainer send each other, and what run.db keeps
+of groups that wait.
 
 Texts and turns are not in it: who needs them keeps them beside it.
 """
@@ -28,11 +29,15 @@ class SamplesHeader(msgspec.Struct, array_like=True):
     returns: list[Returns | None]
     widths: list[int] = []
     """Bytes of each token that say which experts it went through."""
+    taught: bool = False
+    """Whether the buffer ends with a teacher's log-probabilities."""
 
 
 def packed(samples: Sequence[Sample]) -> tuple[bytes, memoryview]:
     """The header and the buffer."""
     lengths = [len(sample.tokens) for sample in samples]
+    teachers = [sample.teacher_logprobs for sample in samples if sample.teacher_logprobs is not None]
+    taught = bool(samples) and len(teachers) == len(samples)
     header = SamplesHeader(
         lengths,
         [sample.finish for sample in samples],
@@ -41,10 +46,12 @@ def packed(samples: Sequence[Sample]) -> tuple[bytes, memoryview]:
         [sample.member for sample in samples],
         [sample.returns for sample in samples],
         [0 if sample.routes is None else sample.routes.shape[1] for sample in samples],
+        taught,
     )
     total = sum(lengths)
     routes = [sample.routes.ravel() for sample in samples if sample.routes is not None]
-    buffer = np.empty(9 * total + sum(map(len, routes)), np.uint8)
+    taught_at = 9 * total + sum(map(len, routes))
+    buffer = np.empty(taught_at + (4 * total if taught else 0), np.uint8)
     if samples:
         np.concatenate([sample.tokens for sample in samples], out=buffer[: 4 * total].view(np.int32))
         np.concatenate(
@@ -52,7 +59,9 @@ def packed(samples: Sequence[Sample]) -> tuple[bytes, memoryview]:
         )
         np.concatenate([sample.loss_mask for sample in samples], out=buffer[8 * total : 9 * total].view(np.bool_))
     if routes:
-        np.concatenate(routes, out=buffer[9 * total :])
+        np.concatenate(routes, out=buffer[9 * total : taught_at])
+    if taught:
+        buffer[taught_at:] = np.concatenate(teachers).view(np.uint8)
     return msgspec.msgpack.encode(header), buffer.data
 
 
@@ -62,9 +71,10 @@ def unpacked(header: Buffer, buffer: Buffer) -> list[Sample]:
     total = sum(head.lengths)
     widths = head.widths or [0] * len(head.lengths)
     more = [length * width for length, width in zip(head.lengths, widths, strict=True)]
-    if len(buffer) != 9 * total + sum(more):
+    taught_at, each = 9 * total + sum(more), "thirteen" if head.taught else "nine"
+    if len(buffer) != taught_at + (4 * total if head.taught else 0):
         raise ValueError(
-            f"{total} tokens came in {len(buffer)} bytes: there must be nine for each, and {sum(more)} of experts"
+            f"{total} tokens came in {len(buffer)} bytes: there must be {each} for each, and {sum(more)} of experts"
         )
     if not head.lengths:
         return []
@@ -88,6 +98,10 @@ def unpacked(header: Buffer, buffer: Buffer) -> list[Sample]:
         Sample(*parts, reward=reward, member=member, returns=returns, routes=rows)
         for parts, reward, member, returns, rows in rewarded
     ]
+    if head.taught:
+        taught = np.frombuffer(bytes(buffer[taught_at:]), np.float32)
+        for sample, logprobs in zip(samples, np.split(taught, ends), strict=True):
+            sample.teacher_logprobs = logprobs
     if any(len(sample.versions) != len(sample.tokens) for sample in samples):
         raise ValueError("a sample came with versions for more or fewer tokens than it has")
     if any(sample.returns and sum(n for _, n in sample.returns) != len(sample.tokens) for sample in samples):

@@ -39,7 +39,9 @@ class RunState:
     resting: dict[str, SitOut] = field(default_factory=dict)
     """By task id: how long each solved task sits out."""
     supervised: bool = False
-    """True for `freerun sft`, where tasks are done with in their order."""
+    """True for `freerun sft` and `freerun dpo`, where tasks are done with in their order."""
+    preferences: bool = False
+    """True for `freerun dpo`."""
     model: dict[str, Any] = field(default_factory=dict)
     """Which model the weights belong to, as whoever started the run describes it; older checkpoints do not say."""
 

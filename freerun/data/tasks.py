@@ -41,11 +41,18 @@ def load_tasks(
     is not rendered: `prompt` is the row's own text, `messages` its messages, and there are no tokens.
     """
     source = read_source(config, for_agents=not needs_prompt)
+    return tasks_of(source, config, tokenizer, needs_answer=needs_answer, needs_prompt=needs_prompt)
+
+
+def tasks_of(
+    source: Source, config: DataConfig, tokenizer: Tokenizer, *, needs_answer: bool = False, needs_prompt: bool = True
+) -> list[Task]:
+    """The same of rows that have been read."""
     answer_expected = needs_answer or config.answer_key != DataConfig.model_fields["answer_key"].default
     tasks = []
-    for id, row in zip(_ids(source), source.rows, strict=True):
+    for id, row in zip(ids(source), source.rows, strict=True):
         if needs_prompt:
-            given = _column(source, id, row, source.prompt_key, "prompt_key")
+            given = column(source, id, row, source.prompt_key, "prompt_key")
             messages = _messages(id, given, config.system) if _uses_chat(config, tokenizer) else []
             prompt, tokens = _render(id, given, messages, config, tokenizer)
         else:
@@ -53,7 +60,7 @@ def load_tasks(
             messages = _messages(id, given, config.system) if given else _system(config.system)
             prompt, tokens = as_text(given), []
         if answer_expected and source.answer_key not in row:
-            _column(source, id, row, source.answer_key, "answer_key")
+            column(source, id, row, source.answer_key, "answer_key")
         answer = _answer(row.get(source.answer_key))
         if needs_answer and answer is None:
             raise DataError(f'task {id} has no answer to learn from: give it one under "{source.answer_key}"')
@@ -68,7 +75,7 @@ def load_tasks(
 def tasks_to_judge(source: Source) -> list[Task]:
     """Tasks without tokens: to judge answers, prompts need not be rendered, nor fit anything, nor exist."""
     tasks = []
-    for id, row in zip(_ids(source), source.rows, strict=True):
+    for id, row in zip(ids(source), source.rows, strict=True):
         prompt, answer = row.get(source.prompt_key, ""), _answer(row.get(source.answer_key))
         tasks.append(Task(id, as_text(prompt), [], answer, _extra(source, row)))
     return tasks
@@ -81,7 +88,7 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
 
 
-def _ids(source: Source) -> list[str]:
+def ids(source: Source) -> list[str]:
     """The rows' own ids when every row has one and no two are alike, else the place in the source."""
     own = [str(row["id"]) for row in source.rows if row.get("id") is not None]
     if len(set(own)) == len(source.rows):
@@ -89,7 +96,8 @@ def _ids(source: Source) -> list[str]:
     return [f"{source.stem}:{index}" for index in range(len(source.rows))]
 
 
-def _column(source: Source, id: str, row: Row, key: str, knob: str) -> Any:
+def column(source: Source, id: str, row: Row, key: str, knob: str) -> Any:
+    """What the row has there. `knob` is the setting that names the column."""
     if key not in row:
         raise DataError(
             f'task {id} has no "{key}"; its keys are {listed(row)}: set {knob} to one of them{did_you_mean(key, row)}'
@@ -101,7 +109,7 @@ def _prompt_of_agent(source: Source, id: str, row: Row) -> Any:
     """A name that was set for the prompt's column must be there; the usual one need not."""
     if source.prompt_key == DataConfig.model_fields["prompt_key"].default:
         return row.get(source.prompt_key) or ""
-    return _column(source, id, row, source.prompt_key, "prompt_key") or ""
+    return column(source, id, row, source.prompt_key, "prompt_key") or ""
 
 
 def _answer(value: Any) -> str | None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ from freerun.models.attention import PackedAttention
 from freerun.models.borrowed_routers import follow_routers
 from freerun.models.borrowed_shape import config_of
 from freerun.models.decoder import Attend, Choose, Decoder, Reading, Readout, likeliest
-from freerun.models.shape import Shape, shape_of
+from freerun.models.shape import Backend, Shape, shape_of
 
 _NAME = "freerun"
 _MEANT = ("position_bias", "relative_attention_bias", "alibi")
@@ -106,10 +106,27 @@ def readout_of(config: Any) -> Readout:
 
 
 def load_borrowed(folder: Path, shape: Shape, dtype: torch.dtype, device: str) -> BorrowedDecoder:
-    model = _quietly(partial(AutoModelForCausalLM.from_pretrained, folder, local_files_only=True), shape, dtype)
+    model = _quietly(partial(_read, folder, shape), shape, dtype)
     decoder = BorrowedDecoder(model.to(device), shape)
     check_packing(decoder)
     return decoder
+
+
+def _read(folder: Path, shape: Shape, **how: Any) -> PreTrainedModel:
+    """What the files lack, or have in another shape, transformers would make up."""
+    trust = {"trust_remote_code": True} if shape.remote else {}
+    model, told = AutoModelForCausalLM.from_pretrained(
+        folder, local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True, **trust, **how
+    )
+    found: PreTrainedModel = model
+    if missing := sorted(told["missing_keys"]):
+        raise ConfigError(f"model.path: {folder} holds no tensor {missing[0]}; its config.json wants it")
+    if odd := sorted(told["mismatched_keys"]):
+        name, stored, wanted = odd[0]
+        raise ConfigError(
+            f"model.path: {folder}: {name} has shape {list(stored)}, and config.json asks for {list(wanted)}"
+        )
+    return found
 
 
 def random_borrowed(shape: Shape, seed: int = 0, dtype: torch.dtype = torch.float32) -> BorrowedDecoder:
@@ -126,7 +143,8 @@ def empty_borrowed(shape: Shape) -> BorrowedDecoder:
 
 
 def _made(shape: Shape, dtype: torch.dtype) -> BorrowedDecoder:
-    make = partial(AutoModelForCausalLM.from_config, config_of(shape.raw))
+    trust = {"trust_remote_code": True} if shape.remote else {}
+    make = partial(AutoModelForCausalLM.from_config, config_of(shape.raw, shape.remote), **trust)
     return BorrowedDecoder(_quietly(make, shape, dtype), shape)
 
 
@@ -218,11 +236,12 @@ def to_checkpoint(tensors: Mapping[str, Tensor], shape: Shape) -> dict[str, Tens
     from transformers.core_model_loading import revert_weight_conversion
 
     inside = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
-    reverted: dict[str, Tensor] = revert_weight_conversion(_skeleton(json.dumps(shape.raw)), inside)
+    reverted: dict[str, Tensor] = revert_weight_conversion(_skeleton(json.dumps(shape.raw), shape.remote), inside)
     return reverted
 
 
 @lru_cache(maxsize=2)
-def _skeleton(config: str) -> PreTrainedModel:
+def _skeleton(config: str, remote: str | None) -> PreTrainedModel:
     """The model without weights, kept: each version that is written asks for it."""
-    return empty_borrowed(shape_of(json.loads(config), backend="transformers")).model
+    folder, backend = (Path(remote), "remote") if remote else (None, "transformers")
+    return empty_borrowed(shape_of(json.loads(config), backend=cast(Backend, backend), folder=folder)).model

@@ -5,9 +5,9 @@ from typing import Any
 from freerun.core import ConfigError
 
 
-def borrowed_sizes(raw: dict[str, Any]) -> dict[str, Any]:
+def borrowed_sizes(raw: dict[str, Any], remote: str | None = None) -> dict[str, Any]:
     """Those that a `Shape` is made of."""
-    config = config_of(raw)
+    config = config_of(raw, remote)
     try:
         hidden, heads = config.hidden_size, config.num_attention_heads
         return {
@@ -37,13 +37,29 @@ def _positions(config: Any) -> int:
     return most
 
 
-def config_of(raw: dict[str, Any]) -> Any:
-    """transformers' configuration."""
+def is_known(raw: dict[str, Any]) -> bool:
+    """Whether transformers has code for it."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     family = raw.get("model_type", "")
-    if not isinstance(family, str) or family not in CONFIG_MAPPING:
-        own_code = " (its folder brings code of its own, which Freerun does not run)" if raw.get("auto_map") else ""
+    return isinstance(family, str) and family in CONFIG_MAPPING
+
+
+def config_of(raw: dict[str, Any], remote: str | None = None) -> Any:
+    """transformers' configuration; by the code of the folder `remote`, where that is given."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING, AutoConfig
+
+    family = raw.get("model_type", "")
+    if remote:
+        try:
+            return AutoConfig.from_pretrained(remote, trust_remote_code=True, local_files_only=True)
+        except Exception as error:  # whatever their code does
+            said = " ".join(str(error).split())[:160]
+            raise ConfigError(f"the folder's own code cannot read this {family} configuration: {said}") from None
+    if not is_known(raw):
+        own_code = ""
+        if raw.get("auto_map"):
+            own_code = "; its folder brings code of its own: set model.trust_remote_code=true if you trust it"
         raise ConfigError(f"model_type {family!r} is not known, neither to Freerun nor to transformers{own_code}")
     try:
         return CONFIG_MAPPING[family].from_dict(dict(raw))

@@ -229,6 +229,8 @@ class _Folder:
 
     def _asked(self, name: str, question: Callable[[Any], Any]) -> Any:
         """What the file that holds this tensor answers."""
+        if self._where and name not in self._where:
+            raise ConfigError(f"model.path: {self._folder} holds no tensor {name}; its config.json wants it")
         file = self._where.get(name, SINGLE)
         if file not in self._files:
             if not (self._folder / file).is_file():

@@ -18,8 +18,8 @@ from freerun.models.tokenizer import has_tokenizer
 from freerun.models.weight_files import shard_names
 
 _NAME = re.compile(r"(?P<repo>\w[\w.-]*/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
-FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
-"""What a run reads of a model: not its weights in other formats."""
+FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "*.py"]
+"""What a run reads of a model: not its weights in other formats. Code is run with model.trust_remote_code alone."""
 _BELOW = ["*/*"]
 """Sub-folders hold other formats, or other models."""
 

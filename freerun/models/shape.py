@@ -17,7 +17,8 @@ _NORM_EPS = {"mixtral": 1e-5, "olmoe": 1e-5}
 _ROPE_THETA = {"mixtral": 1e6}
 _EXPERT_FFN = {"qwen3_moe": "moe_intermediate_size"}
 """What a family means where its configuration says nothing, and which key has the width of an expert."""
-Backend = Literal["auto", "own", "transformers"]
+Backend = Literal["auto", "own", "transformers", "remote"]
+"""Whose code computes a model. `remote`: as `auto`, and where nobody else has code for it, that of its folder."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -59,6 +60,8 @@ class Shape:
     """The whole `config.json`, so that saving gives back what loading read."""
     backend: Literal["own", "transformers"] = "own"
     """Whose code computes it."""
+    remote: str | None = None
+    """The folder whose own code computes it, by way of transformers."""
     counted: int | None = None
     """Numbers in the files of its weights, where they were counted."""
     experts: Experts | None = None
@@ -117,7 +120,7 @@ def read_shape(folder: Path, backend: Backend = "auto") -> Shape:
     generation = folder / "generation_config.json"
     raw, more = _read_object(path), _read_object(generation) if generation.is_file() else {}
     try:
-        shape = shape_of(raw, more, backend)
+        shape = shape_of(raw, more, backend, folder)
     except ConfigError as error:
         raise ConfigError(f"model.path: {path}: {error}") from None
     return shape if shape.backend == "own" else replace(shape, counted=_counted(folder))
@@ -141,17 +144,22 @@ def _read_object(path: Path) -> dict[str, Any]:
     return content
 
 
-def shape_of(raw: dict[str, Any], generation: dict[str, Any] | None = None, backend: Backend = "auto") -> Shape:
+def shape_of(
+    raw: dict[str, Any],
+    generation: dict[str, Any] | None = None,
+    backend: Backend = "auto",
+    folder: Path | None = None,
+) -> Shape:
     """The shape that a `config.json` describes, in the writing of transformers 4 or 5. `generation_config.json` may
     know more end tokens, or be the only one to."""
-    if raw.get("quantization_config"):
-        raise ConfigError("quantization_config is not supported; give the model as it was before quantisation")
+    if quantised := [key for key in ("quantization_config", "compression_config") if raw.get(key)]:
+        raise ConfigError(f"{quantised[0]} is not supported; give the model as it was before quantisation")
     ends = tuple(dict.fromkeys([*_end_tokens(raw), *_end_tokens(generation or {})]))
     lacking = _what_own_code_lacks(raw)
     if backend == "own" and lacking:
         raise ConfigError(f"{lacking} is not known to Freerun's own code: leave model.backend=auto")
-    if backend == "transformers" or (lacking and backend == "auto"):
-        return _borrowed_shape(raw, ends)
+    if backend == "transformers" or (lacking and backend != "own"):
+        return _borrowed_shape(raw, ends, str(folder) if folder and backend == "remote" else None)
     return _own_shape(raw, ends)
 
 
@@ -178,11 +186,14 @@ def _rope(raw: dict[str, Any]) -> dict[str, Any]:
     return dict(rope)
 
 
-def _borrowed_shape(raw: dict[str, Any], ends: tuple[int, ...]) -> Shape:
-    """By transformers' own class for it, which knows every default."""
-    from freerun.models.borrowed_shape import borrowed_sizes  # transformers takes a second
+def _borrowed_shape(raw: dict[str, Any], ends: tuple[int, ...], folder: str | None) -> Shape:
+    """By transformers' own class for it, which knows every default; by the folder's, where that is told and
+    transformers has none."""
+    from freerun.models.borrowed_shape import borrowed_sizes, is_known  # transformers takes a second
 
-    return Shape(family=raw["model_type"], eos_token_ids=ends, raw=raw, backend="transformers", **borrowed_sizes(raw))
+    remote = folder if raw.get("auto_map") and not is_known(raw) else None
+    sizes = borrowed_sizes(raw, remote)
+    return Shape(family=raw["model_type"], eos_token_ids=ends, raw=raw, backend="transformers", remote=remote, **sizes)
 
 
 def _own_shape(raw: dict[str, Any], ends: tuple[int, ...]) -> Shape:

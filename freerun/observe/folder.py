@@ -96,6 +96,11 @@ class RunFolder:
         return self.path / "run.db"
 
     @property
+    def reference(self) -> Path:
+        """Of `freerun dpo`: what the model that the run began with gives to each answer."""
+        return self.path / "reference.npz"
+
+    @property
     def status(self) -> Path:
         """What every process is doing now, with a sign of life; and how the run ended."""
         return self.path / "status.json"

@@ -5,15 +5,17 @@ their weights (`engines/embedded/memory.py`, `train/budget.py`): only then is it
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from freerun.core import ConfigError
 from freerun.engines.config import ResolvedEngineConfig
 from freerun.engines.embedded import memory
+from freerun.machine.machines import LOCAL
 from freerun.models.shape import Shape
 from freerun.plan.lengths import Lengths
 from freerun.plan.placement import EVALUATOR, Place, Placement, engine_name, rank_name
+from freerun.plan.readers import Reader
 from freerun.train import needs
 from freerun.train.config import ResolvedTrainConfig
 
@@ -87,6 +89,27 @@ class Demand:
     """The share of a GPU that the user gives each engine; None: what it needs."""
     published_on_gpu: bool = True
     """Whether new versions lie in the trainer's GPU until engines have them."""
+    readers: tuple[Reader, ...] = ()
+    """Models that only read."""
+
+
+def with_readers(demand: Demand, placement: Placement, usable: Sequence[int]) -> Placement:
+    """Each of them on the GPU that has most left beside what others cannot do without; where there are no GPUs, on the
+    trainer's machine, which waits for them most."""
+    if not demand.readers:
+        return placement
+    if not usable:
+        at = [*placement.ranks, *placement.generating, Place(LOCAL)][0].machine
+        return replace(placement, readers=[Place(at) for _ in demand.readers])
+    left = {gpu: placement.gpus[gpu].free for gpu in usable}
+    for need in _needs(demand, placement):
+        left[need.gpu] = left.get(need.gpu, 0) - need.least
+    places = []
+    for reader in demand.readers:
+        gpu = max(usable, key=left.__getitem__)
+        left[gpu] -= reader.least
+        places.append(Place(placement.machine_of[gpu].name, (gpu,)))
+    return replace(placement, readers=places)
 
 
 def plan_memory(demand: Demand, placement: Placement) -> MemoryPlan:
@@ -127,6 +150,8 @@ def _needs(demand: Demand, placement: Placement) -> Iterator[Need]:
     if placement.evaluator:
         answers = min(demand.evaluated, demand.engine.max_running)
         yield from _engine(EVALUATOR, placement.evaluator, placement, demand, answers)
+    for reader, place in zip(demand.readers, placement.readers, strict=False):  # where they have places already
+        yield from (Need(reader.name, gpu, reader.least, reader.most, reader.what) for gpu in place.gpus)
 
 
 def _check_machines(demand: Demand, placement: Placement) -> None:

@@ -6,9 +6,10 @@ GPUs; one GPU alone is shared. `resources`, `train.ranks` and `engine.tensor_par
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from itertools import combinations
 
 from freerun.config.tree import RunConfig
 from freerun.core import ConfigError
@@ -24,12 +25,19 @@ class RunKind(Enum):
     """Engines generate, and the trainer learns from rewards."""
     SFT = "sft"
     """The trainer learns from given answers; the only engine is the evaluator, if there is one."""
+    DPO = "dpo"
+    """The trainer learns from pairs of a better and a worse answer; there is no engine."""
     EVALUATE = "eval"
     """One engine generates; there is no trainer."""
 
     @property
     def trains(self) -> bool:
         return self is not RunKind.EVALUATE
+
+    @property
+    def supervised(self) -> bool:
+        """Whether the trainer learns from given answers."""
+        return self in (RunKind.SFT, RunKind.DPO)
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,8 @@ class Placement:
     """The trainer's, those of a machine beside each other."""
     evaluator: Place | None
     """The same as the first engine's."""
+    readers: list[Place] = field(default_factory=list)
+    """Of models that only read."""
 
     @cached_property
     def gpus(self) -> list[Gpu]:
@@ -72,9 +82,10 @@ class Placement:
 
     @property
     def shared(self) -> bool:
-        """Whether generation and training share a GPU."""
-        trained_on = {gpu for rank in self.ranks for gpu in rank.gpus}
-        return any(trained_on & set(place.gpus) for place in self.generating)
+        """Whether processes of two kinds share a GPU: generation, training, models that only read."""
+        kinds = (self.generating, self.ranks, self.readers)
+        used = [{gpu for place in places for gpu in place.gpus} for places in kinds]
+        return any(one & other for one, other in combinations(used, 2))
 
     def engine_sees(self, place: Place) -> list[int]:
         """Its own GPUs first; then the one that weights come from by CUDA IPC: that of a trainer with one rank, on the
@@ -107,7 +118,7 @@ def place(
     numbers = GpuNumbers.of(machines, config.resources)
     on = _on_gpus(config, numbers, kind, evaluates) if numbers.usable else _on_cpus(config, machines, kind, evaluates)
     generating, ranks = on
-    if config.engine.urls and kind is not RunKind.SFT:  # they run already: what drives them is beside the controller
+    if config.engine.urls and not kind.supervised:  # they run already: what drives them is beside the controller
         generating = [Place(LOCAL)]
     count = _num_engines(config, kind, len(generating), evaluates)
     engines = [generating[index % len(generating)] for index in range(count)]
@@ -129,7 +140,7 @@ def _on_gpus(config: RunConfig, numbers: GpuNumbers, kind: RunKind, evaluates: b
     """Where engines can be, and where the ranks are."""
     tensor_parallel = 1 if config.engine.urls else config.engine.tensor_parallel
     trainer: tuple[int, ...] = ()
-    generates = not config.engine.urls and (kind is not RunKind.SFT or evaluates)
+    generates = not config.engine.urls and (not kind.supervised or evaluates)
     if kind.trains:
         fewest = tensor_parallel if generates else 0
         trainer = TrainerGpus(config, numbers, fewest, shares=kind is RunKind.TRAIN).chosen()
@@ -155,9 +166,9 @@ def _on_cpus(
         return [Place(name) for name in names], []
     if len(names) == 1:
         return [Place(names[0])], [Place(names[0])] * (ranks or together)
-    alone = kind is RunKind.SFT and not evaluates
+    alone = kind.supervised and not evaluates
     most = len(names) if alone or config.engine.urls else len(names) - 1
-    quarter = most if kind is RunKind.SFT or config.engine.urls else max(1, len(names) // 4)
+    quarter = most if kind.supervised or config.engine.urls else max(1, len(names) // 4)
     training = names[-min(ranks or quarter, most) :]
     count = ranks or -(-len(training) // together) * together
     generating = [name for name in names if name not in training] or names

@@ -17,8 +17,9 @@ from freerun.models.shape import Shape
 from freerun.plan.gpu_numbers import GpuNumbers
 from freerun.plan.judging import Judging, plan_judging
 from freerun.plan.lengths import Lengths, check_lengths
-from freerun.plan.memory import Demand, MemoryPlan, plan_memory
+from freerun.plan.memory import Demand, MemoryPlan, plan_memory, with_readers
 from freerun.plan.placement import EVALUATOR, Place, Placement, RunKind, engine_name, place, rank_name
+from freerun.plan.readers import readers_of
 from freerun.plan.update import plan_way
 from freerun.rewards.config import RewardConfig
 from freerun.train.config import ResolvedTrainConfig
@@ -59,6 +60,8 @@ class Plan:
     engines: list[Assignment]
     ranks: list[Assignment]
     evaluator: Assignment | None
+    readers: list[Assignment]
+    """Models that only read: reward models."""
     demand: Demand
     """What its memory follows from."""
     way: WeightsWay | None
@@ -71,8 +74,8 @@ class Plan:
 
     @property
     def everyone(self) -> list[Assignment]:
-        """Engines, then ranks, then the evaluator."""
-        return [*self.engines, *self.ranks, *([self.evaluator] if self.evaluator else [])]
+        """Engines, ranks, the evaluator, models that only read."""
+        return [*self.engines, *self.ranks, *([self.evaluator] if self.evaluator else []), *self.readers]
 
     def engine_settings(self, assignment: Assignment) -> ResolvedEngineConfig:
         if assignment.memory_share is None:
@@ -96,13 +99,15 @@ def make_plan(
     engine = config.engine.on(device)
     train = config.train.on(device, shape.num_parameters, ranks=len(placement.ranks))
     refuse_uneven_heads(shape, train.context_parallel)
-    if kind is not RunKind.SFT:
+    if not kind.supervised:
         check_lengths(lengths, shape, engine)
     if kind.trains:
         refuse_uneven_heads(shape, train.context_parallel)
     way = plan_way(config, placement, engine, train.device) if kind.trains else None
     on_gpu = way is not None and way.name == "ipc"
-    demand = Demand(shape, lengths, engine, train, evaluated, config.engine.memory_share, on_gpu)
+    readers = readers_of(config, kind, bool(evaluated), shape)
+    demand = Demand(shape, lengths, engine, train, evaluated, config.engine.memory_share, on_gpu, readers)
+    placement = with_readers(demand, placement, GpuNumbers.of(there, config.resources).usable)
     memory = plan_memory(demand, placement)
     assignments = _Assignments(placement, memory)
     urls = config.engine.urls or [None] * (len(placement.engines) + 1)
@@ -113,8 +118,10 @@ def make_plan(
     busy = [at.machine for at in (*placement.generating, *placement.ranks)]
     judging = plan_judging(config, there, busy, [rank.machine for rank in ranks])
     threads = config.resources.threads
+    reading = [assignments.reader(one.name, at) for one, at in zip(readers, placement.readers, strict=True)]
     return Plan(
-        kind, lengths, engine, train, threads, judging, placement, memory, engines, ranks, evaluator, demand, way
+        *(kind, lengths, engine, train, threads, judging, placement, memory),
+        *(engines, ranks, evaluator, reading, demand, way),
     )
 
 
@@ -172,6 +179,9 @@ class _Assignments:
 
     def engine(self, name: str, at: Place, url: str | None) -> Assignment:
         return Assignment(name, at.machine, self.placement.engine_sees(at), True, self.memory.share(name), url)
+
+    def reader(self, name: str, at: Place) -> Assignment:
+        return Assignment(name, at.machine, list(at.gpus), False, self.memory.share(name))
 
     def rank(self, rank: int, at: Place) -> Assignment:
         name = rank_name(rank)

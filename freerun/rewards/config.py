@@ -21,7 +21,7 @@ class RewardConfig(Section):
         "exact",
         "exact, number, math, code, reasoning-gym, verifiers, or your own: path/to/file.py:function or "
         "package.module:function, given (task, text); or a list of judges with weights and options, also constant, "
-        "format, length, overlong, model and http: see docs/rewards.md.",
+        "format, length, overlong, reward_model, model and http: see docs/rewards.md.",
     )
     workers: int | None = knob(
         None,

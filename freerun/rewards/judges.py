@@ -26,6 +26,7 @@ BUILT_IN = {
     "exact": "freerun.rewards.plain:exact",
     "number": "freerun.rewards.plain:number",
     "constant": "freerun.rewards.plain:constant",
+    "teacher": "freerun.rewards.plain:teacher",
     "math": "freerun.rewards.math:math",
     "code": "freerun.rewards.code.judge:Code",
     "reasoning-gym": "freerun.rewards.gym:reasoning_gym",
@@ -33,6 +34,7 @@ BUILT_IN = {
     "format": "freerun.rewards.format:Format",
     "length": "freerun.rewards.format:Length",
     "overlong": "freerun.rewards.format:Overlong",
+    "reward_model": "freerun.rewards.reward_model:RewardModel",
     "model": "freerun.rewards.remote:Model",
     "http": "freerun.rewards.remote:Http",
 }
@@ -41,7 +43,9 @@ JUDGES = Kind("judge", "FUNCTION", "freerun.judges", BUILT_IN)
 LIBRARIES = {"math": "math_verify", "reasoning-gym": "reasoning_gym", "verifiers": "verifiers.v1"}
 REMOTE = frozenset({"model", "http"})
 """They wait for somebody else: each has workers and a deadline of its own, and trying again may help."""
-PURE = frozenset({"exact", "number", "constant", "math", "format", "length", "overlong"})
+MODELS = frozenset({"reward_model"})
+"""They run in a process of their own, which judges many answers at a time."""
+PURE = frozenset({"exact", "number", "constant", "math", "format", "length", "overlong", "reward_model"})
 """They say the same of the same task and text, whenever they are asked."""
 COMPUTE = frozenset(BUILT_IN) - REMOTE - {"verifiers"}
 """They wait for nobody: more of them than there are processors judge no faster."""
@@ -64,6 +68,8 @@ def check_parts(parts: Sequence[JudgeSpec], timeout_s: float = math.inf) -> None
             if library and find_spec(library) is None:
                 raise ConfigError(f"the judge {part.name} needs a library: pip install {library.replace('_', '-')}")
             function: Any = _built_in(part)
+            if part.name in MODELS and part.workers:
+                raise ConfigError(f"the judge {part.name} has one process, which judges many answers: remove workers")
             if part.name == "code":
                 function.check(part.timeout_s or timeout_s)
         else:

@@ -26,6 +26,14 @@ def constant(task: Task, text: str) -> float:
     return 1.0
 
 
+TEACHER = "teacher"
+"""The judge that is nobody: the teacher of `train.objective: distill` gives rewards with what it thinks of tokens."""
+
+
+def teacher(task: Task, text: str) -> float:
+    raise RewardError("only the teacher of train.objective=distill gives this reward: choose another judge")
+
+
 def question(task: Task) -> str:
     """The prompt as it is in the data, without the chat template that the policy sees around it."""
     return str(task.extra.get("prompt") or task.prompt)

@@ -8,13 +8,18 @@ from typing import BinaryIO, Protocol
 from freerun.core.reports import JudgeLoad, Span
 from freerun.rewards.base import Verdict
 from freerun.rewards.config import MOST_WORKERS, RewardConfig
-from freerun.rewards.judges import COMPUTE, REMOTE
+from freerun.rewards.judges import COMPUTE, MODELS, REMOTE
+from freerun.rewards.model_pool import ModelPool
 from freerun.rewards.pool import Pool
 from freerun.rewards.spec import JudgeSpec
 
 REMOTE_WORKERS = 8
 REMOTE_TIMEOUT_S = 60.0
 """The defaults of a remote judge."""
+MODEL_AT_ONCE = 64
+"""Answers that a reward model computes together, at most."""
+MODEL_TIMEOUT_S = 300.0
+"""For all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,11 @@ class PoolSettings:
     retries: int
     most: int = 0
     """How many workers it may grow to; 0: as many as it begins with."""
+
+    @property
+    def is_model(self) -> bool:
+        """Whether it is a reward model; `workers` are then the answers that it takes at a time."""
+        return any(judge.name in MODELS for judge in self.judges)
 
 
 class JudgePool(Protocol):
@@ -58,16 +68,16 @@ class OpensPools(Protocol):
 
 
 @asynccontextmanager
-async def open_here(settings: list[PoolSettings], log: BinaryIO | None) -> AsyncIterator[list[Pool]]:
-    """On this machine."""
+async def open_here(settings: list[PoolSettings], log: BinaryIO | None) -> AsyncIterator[list[JudgePool]]:
+    """On this machine; reward models in this very process."""
     async with AsyncExitStack() as stack:
-        pools = []
-        for one in settings:
-            pool = Pool(
-                one.judges, workers=one.workers, timeout_s=one.timeout_s, retries=one.retries, most=one.most, log=log
-            )
-            pools.append(await stack.enter_async_context(pool))
-        yield pools
+        yield [await stack.enter_async_context(_pool(one, log)) for one in settings]
+
+
+def _pool(one: PoolSettings, log: BinaryIO | None) -> AbstractAsyncContextManager[JudgePool]:
+    if one.is_model:
+        return ModelPool(one.judges[0], one.timeout_s, one.workers)
+    return Pool(one.judges, workers=one.workers, timeout_s=one.timeout_s, retries=one.retries, most=one.most, log=log)
 
 
 def pools_of(config: RewardConfig, retries: int) -> list[PoolSettings]:
@@ -80,6 +90,8 @@ def pools_of(config: RewardConfig, retries: int) -> list[PoolSettings]:
 def _most(judges: list[JudgeSpec], config: RewardConfig) -> int:
     """Whether more workers may help is known of our own judges, and measured of others. Nothing grows where somebody
     has said how many there are."""
+    if judges[0].name in MODELS:
+        return 0
     told = judges[0].workers or (config.workers and not config.may_grow and judges[0].name not in REMOTE)
     may_wait = any(judge.name not in COMPUTE for judge in judges)
     return MOST_WORKERS if may_wait and not told else 0
@@ -87,6 +99,8 @@ def _most(judges: list[JudgeSpec], config: RewardConfig) -> int:
 
 def _pool_size(judge: JudgeSpec, config: RewardConfig) -> tuple[int, float]:
     """The number of workers of a judge's pool, and its deadline."""
+    if judge.name in MODELS:
+        return MODEL_AT_ONCE, judge.timeout_s or MODEL_TIMEOUT_S
     remote = judge.name in REMOTE
     workers = judge.workers or (REMOTE_WORKERS if remote else config.processes)
     return workers, judge.timeout_s or (REMOTE_TIMEOUT_S if remote else config.timeout_s)
@@ -100,4 +114,4 @@ def by_pool(judges: list[JudgeSpec]) -> list[list[JudgeSpec]]:
 
 def _needs_own_pool(judge: JudgeSpec) -> bool:
     own_settings = (judge.cache, judge.workers, judge.timeout_s)
-    return judge.name in REMOTE or any(setting is not None for setting in own_settings)
+    return judge.name in REMOTE | MODELS or any(setting is not None for setting in own_settings)

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -23,7 +24,7 @@ from freerun.rewards.cache import VerdictCache
 from freerun.rewards.config import RewardConfig
 from freerun.rewards.judges import PURE
 from freerun.rewards.pool import copy_error
-from freerun.rewards.pools import JudgePool, OpensPools, open_here, pools_of
+from freerun.rewards.pools import JudgePool, OpensPools, PoolSettings, open_here, pools_of
 from freerun.rewards.protocol import Request
 from freerun.rewards.spec import JudgeSpec
 
@@ -60,6 +61,7 @@ class JudgeService:
         self._stack = AsyncExitStack()
         self._open_pools = open_pools
         self._pools: Sequence[JudgePool] = []
+        self._settings: Sequence[PoolSettings] = []
         self._judges: list[JudgePool | VerdictCache] = []
         self._failures: list[Verdict] = []
         self._gave_up: RewardError | None = None
@@ -69,7 +71,7 @@ class JudgeService:
         self._config.check()
         try:
             log = self._stack.enter_context(self._log.open("ab", buffering=0)) if self._log else None
-            settings = pools_of(self._config, self._retries)
+            settings = self._settings = pools_of(self._config, self._retries)
             self._pools = await self._stack.enter_async_context(self._open_pools(settings, log))
             self._judges = [
                 VerdictCache(pool.judge) if all(map(is_cached, one.judges)) else pool
@@ -110,11 +112,11 @@ class JudgeService:
         texts = [answer if isinstance(answer, str) else answer.text for answer in answers]
         framed = {text: frame(Request(task, text)) for text in set(texts)}
         requests = [framed[text] for text in texts]
-        wholes = whole_requests(task, answers) if any(pool.sees_samples for pool in self._pools) else []
-        judging = (
-            judge.judge_all(wholes if pool.sees_samples else requests)
-            for judge, pool in zip(self._judges, self._pools, strict=True)
-        )
+        seen = Seen.of(self._settings, self._pools)
+        wholes = whole_requests(task, answers) if Seen.GROUP in seen else []
+        alone = sample_requests(task, answers) if Seen.SAMPLE in seen else []
+        asked = {Seen.TEXT: requests, Seen.SAMPLE: alone, Seen.GROUP: wholes}
+        judging = (judge.judge_all(asked[sees]) for judge, sees in zip(self._judges, seen, strict=True))
         by_judge = await asyncio.gather(*judging)
         verdicts = [total(verdicts) for verdicts in zip(*by_judge, strict=True)]
         for verdict in verdicts:
@@ -145,6 +147,19 @@ class JudgeService:
         raise copy_error(self._gave_up)
 
 
+class Seen(Enum):
+    """What a pool's requests show of an answer."""
+
+    TEXT = "text"
+    SAMPLE = "sample"
+    GROUP = "group"
+
+    @classmethod
+    def of(cls, settings: Sequence[PoolSettings], pools: Sequence[JudgePool]) -> list["Seen"]:
+        both = zip(settings, pools, strict=True)
+        return [cls.SAMPLE if one.is_model else cls.GROUP if pool.sees_samples else cls.TEXT for one, pool in both]
+
+
 def _fullness(load: JudgeLoad) -> tuple[int, float]:
     return load.waiting, load.busy_s / max(load.workers, 1)
 
@@ -160,6 +175,12 @@ def whole_requests(task: Task, answers: Sequence[str | JudgedSample]) -> list[by
     group = [JudgedSample(answer) if isinstance(answer, str) else answer for answer in answers]
     numbered = [replace(sample, index=index, group=[]) for index, sample in enumerate(group)]
     return [frame(Request(task, sample.text, numbered, sample.index)) for sample in numbered]
+
+
+def sample_requests(task: Task, answers: Sequence[str | JudgedSample]) -> list[bytes]:
+    """A request for each answer, with its own conversation and nobody else's."""
+    samples = [JudgedSample(answer) if isinstance(answer, str) else answer for answer in answers]
+    return [frame(Request(task, one.text, [replace(one, index=0, group=[])])) for one in samples]
 
 
 def is_cached(judge: JudgeSpec) -> bool:

@@ -16,6 +16,8 @@ import msgspec
 
 from freerun.core import FreerunError
 from freerun.engines.config import ResolvedEngineConfig
+from freerun.engines.listening import Where
+from freerun.machine.device import choose_device
 from freerun.machine.garbage import freeze_heap
 from freerun.machine.machines import LOCAL
 from freerun.machine.parent import RUN_KEY, announce_ready, announce_refusal, end_with_parent
@@ -75,6 +77,15 @@ class TrainerSettings:
     """The name of the machine that it is on."""
 
 
+@dataclass(slots=True, frozen=True)
+class TeacherSettings:
+    model: str
+    host: str
+    """The address to listen on."""
+    memory_share: float | None = None
+    """How much of the GPU's memory it may take."""
+
+
 def run_engine(settings: EngineSettings) -> None:
     from freerun.weights.subscribe import AnySubscriber, of_run
 
@@ -121,9 +132,25 @@ def run_trainer(settings: TrainerSettings) -> None:
         follow(worker, ready)
 
 
+def run_teacher(settings: TeacherSettings) -> None:
+    from freerun.engines.scoring.server import serve_scores
+
+    _keep_to(settings.memory_share)
+    where, folder = Where(settings.host), Path(settings.model)
+    asyncio.run(serve_scores(folder, ready, where, folder.name, api_key=os.environ.pop(RUN_KEY, None)))
+
+
 def run_judge(settings: JudgeSettings) -> None:
+    _keep_to(settings.memory_share)
     with open(1, "wb", buffering=0, closefd=False) as log:
         asyncio.run(serve_judges(settings, os.environ.pop(RUN_KEY), ready, log))
+
+
+def _keep_to(memory_share: float | None) -> None:
+    if memory_share and choose_device() == "cuda":
+        from torch import cuda
+
+        cuda.set_per_process_memory_fraction(min(memory_share, 1.0))
 
 
 def ready(where: str) -> None:
@@ -143,6 +170,8 @@ if __name__ == "__main__":
             run_engine(msgspec.json.decode(settings, type=EngineSettings))
         elif kind == "judge":
             run_judge(msgspec.json.decode(settings, type=JudgeSettings))
+        elif kind == "teacher":
+            run_teacher(msgspec.json.decode(settings, type=TeacherSettings))
         else:
             run_trainer(msgspec.json.decode(settings, type=TrainerSettings))
     except Exception as error:

@@ -15,7 +15,7 @@ from freerun.core import ConfigError
 from freerun.models.shape import Shape
 from freerun.models.tokenizer import fingerprint
 
-_NOT_COMPUTED = ("raw", "max_positions", "eos_token_ids", "counted")
+_NOT_COMPUTED = ("raw", "max_positions", "eos_token_ids", "counted", "remote")
 _NOT_OF_THE_MODEL = ("dtype", "torch_dtype", "transformers_version", "_name_or_path", "use_cache", "architectures")
 """Keys of a `config.json` that change nothing that is computed."""
 _TOKENIZER, _CRITIC = "tokenizer", "critic"

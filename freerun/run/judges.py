@@ -1,4 +1,5 @@
-"""Judges on the machines of a run, where `reward.where` says so: a judge process on each, started again when lost.
+"""Judges in processes that are no workers of the controller's, started again when lost: on the machines of a run, where
+`reward.where` says so, a judge process on each; and each reward model in one of its own, where the plan has it.
 
 Consumes the ends of judge processes and of the connections to them; produces pools that the judge service works with.
 Waits for machines; is unblocked by those that join. A machine whose judge process ends again and again is given up;
@@ -6,18 +7,26 @@ when all are, judging ends with the cause, and so does the run.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from secrets import token_hex
+from tempfile import TemporaryDirectory
+from typing import Any, BinaryIO
 
 from freerun.control.waiting import together
 from freerun.core import FreerunError, MachineLost, ProcessDied
-from freerun.machine.processes import Child
+from freerun.machine.host import processors
+from freerun.machine.machines import LOOPBACK
+from freerun.machine.parent import RUN_KEY
+from freerun.machine.processes import Child, Processes
+from freerun.plan.readers import reader_name
+from freerun.rewards.config import RewardConfig
 from freerun.rewards.judges import BUILT_IN, JUDGES
+from freerun.rewards.machines.server import JudgeSettings
 from freerun.rewards.machines.spread import JudgeMachine, SpreadPool, SpreadPools
-from freerun.rewards.pools import PoolSettings, open_here
+from freerun.rewards.pools import JudgePool, OpensPools, PoolSettings, open_here
 from freerun.rewards.service import JudgeService
 from freerun.rewards.spec import JudgeSpec
 from freerun.run.restarts import Restarts
@@ -29,10 +38,50 @@ _LAST_WORDS_S = 1.0
 def judge_service(starter: Starter, log: Path | None, note: Callable[[str], None]) -> JudgeService:
     """The judge of a run: beside the controller, or on the machines that the plan names."""
     judging = starter.plan.judging
-    if not judging.workers or not starter.hosts.apart:
-        return JudgeService(judging.reward, log=log, open_pools=open_here)
-    elsewhere = JudgesElsewhere(starter, judging.workers, note)
-    return JudgeService(judging.reward, log=log, open_pools=elsewhere.open)
+    others: OpensPools = open_here
+    if judging.workers and starter.hosts.apart:
+        others = JudgesElsewhere(starter, judging.workers, note).open
+
+    def open_model(name: str) -> OpensPools:
+        return RewardModelApart(starter.reward_model, starter.key, name, note).open
+
+    return JudgeService(judging.reward, log=log, open_pools=split(others, open_model))
+
+
+@asynccontextmanager
+async def judging_alone(config: RewardConfig, **options: Any) -> AsyncIterator[JudgeService]:
+    """Without a run: on this machine. `options` are the service's."""
+    key = token_hex()
+    with TemporaryDirectory() as logs:
+        async with Processes("freerun.run.child", Path(logs)) as processes:
+
+            async def start(name: str, pools: dict[int, PoolSettings]) -> tuple[Child, str]:
+                settings, environment = JudgeSettings(LOOPBACK, pools), {RUN_KEY: key}
+                child = await processes.begin(name, "judge", settings, processors(), environment, vital=False)
+                return child, await child.ready()
+
+            def open_model(name: str) -> OpensPools:
+                return RewardModelApart(start, key, name, lambda note: None).open
+
+            async with JudgeService(config, open_pools=split(open_here, open_model), **options) as judge:
+                yield judge
+
+
+def split(others: OpensPools, model: Callable[[str], OpensPools]) -> OpensPools:
+    """Opens each reward model by what `model` gives for its name, and all `others` together."""
+
+    @asynccontextmanager
+    async def opened(settings: list[PoolSettings], log: BinaryIO | None) -> AsyncIterator[list[JudgePool]]:
+        async with AsyncExitStack() as stack:
+            models = [one for one in settings if one.is_model]
+            opening = [model(reader_name(number))([one], log) for number, one in enumerate(models)]
+            rest = [one for one in settings if not one.is_model]
+            opening += [others(rest, log)] if rest else []
+            found = await together(*(stack.enter_async_context(each) for each in opening))
+            of_models, of_rest = iter([pools[0] for pools in found[: len(models)]]), iter(found[-1] if rest else [])
+            yield [next(of_models if one.is_model else of_rest) for one in settings]
+
+    return opened
 
 
 @dataclass(frozen=True)
@@ -60,13 +109,21 @@ class _Started:
         return died if by_itself or isinstance(died, MachineLost) else ProcessDied(f"{self.child.name}: {why}")
 
 
-class JudgesElsewhere:
-    """A judge process on each of the machines that have workers."""
+class _Elsewhere:
+    """Judge processes, by name, and the pools that they have together."""
 
-    def __init__(self, starter: Starter, workers: Mapping[str, int], note: Callable[[str], None]) -> None:
-        """`workers` by machine: those of pools that have no number of their own."""
-        self._starter, self._workers, self._note = starter, workers, note
+    def __init__(self, key: str, workers: Mapping[str, int], note: Callable[[str], None]) -> None:
+        """`workers` by process: those of pools that have no number of their own."""
+        self._key, self._workers, self._note = key, workers, note
         self._left = len(workers)
+
+    async def _begin(self, name: str, pools: dict[int, PoolSettings]) -> tuple[Child, str]:
+        """The process, and where it can be reached."""
+        raise NotImplementedError
+
+    def _called(self, name: str) -> str:
+        """With its verb: `the judges on machine a are`."""
+        raise NotImplementedError
 
     @asynccontextmanager
     async def open(self, settings: list[PoolSettings], log: BinaryIO | None) -> AsyncIterator[list[SpreadPool]]:
@@ -92,18 +149,17 @@ class JudgesElsewhere:
             spread.close()
 
     async def _start(self, name: str, pools: dict[int, PoolSettings]) -> _Started:
-        number = list(self._workers).index(name)
-        child, where = await self._starter.judge(f"judge{number}", name, pools)
+        child, where = await self._begin(name, pools)
         workers = {pool: one.workers for pool, one in pools.items()}
-        return _Started(child, await JudgeMachine.connect(where, self._starter.key, workers))
+        return _Started(child, await JudgeMachine.connect(where, self._key, workers))
 
     async def _keep(self, name: str, pools: dict[int, PoolSettings], started: _Started, spread: SpreadPools) -> None:
-        judges = f"the judges on machine {name}"
-        restarts = Restarts(judges, self._note)
+        judges = self._called(name)
+        restarts = Restarts(judges.rpartition(" ")[0], self._note)
         while True:
             why = await started.until_lost()
             spread.remove(name)
-            self._note(f"{judges} are lost ({why}): what they had is judged elsewhere, or again")
+            self._note(f"{judges} lost ({why}): what was under way is judged elsewhere, or again")
             lost = await started.ended(why)
             if restarts.given_up(lost):
                 self._left -= 1
@@ -112,7 +168,42 @@ class JudgesElsewhere:
                 return
             started = await restarts.again(lambda: self._start(name, pools))
             spread.add(name, started.machine)
-            self._note(f"{judges} are back")
+            self._note(f"{judges} back")
+
+
+class JudgesElsewhere(_Elsewhere):
+    """A judge process on each of the machines that have workers."""
+
+    def __init__(self, starter: Starter, workers: Mapping[str, int], note: Callable[[str], None]) -> None:
+        """`workers` by machine."""
+        super().__init__(starter.key, workers, note)
+        self._starter = starter
+
+    async def _begin(self, name: str, pools: dict[int, PoolSettings]) -> tuple[Child, str]:
+        return await self._starter.judge(f"judge{list(self._workers).index(name)}", name, pools)
+
+    def _called(self, name: str) -> str:
+        return f"the judges on machine {name} are"
+
+
+class RewardModelApart(_Elsewhere):
+    """A process with one reward model."""
+
+    def __init__(
+        self,
+        start: Callable[[str, dict[int, PoolSettings]], Awaitable[tuple[Child, str]]],
+        key: str,
+        name: str,
+        note: Callable[[str], None],
+    ) -> None:
+        super().__init__(key, {name: 0}, note)
+        self._begin_process = start
+
+    async def _begin(self, name: str, pools: dict[int, PoolSettings]) -> tuple[Child, str]:
+        return await self._begin_process(name, pools)
+
+    def _called(self, name: str) -> str:
+        return f"the {name} is"
 
 
 def shared_out(settings: list[PoolSettings], workers: Mapping[str, int]) -> dict[str, dict[int, PoolSettings]]:
@@ -124,7 +215,7 @@ def shared_out(settings: list[PoolSettings], workers: Mapping[str, int]) -> dict
         found[name] = {}
         for number, one in enumerate(settings):
             even = one.workers // len(workers) + (place < one.workers % len(workers))
-            if mine := count if one.workers == total else even:
+            if mine := one.workers if one.is_model else count if one.workers == total else even:
                 found[name][number] = replace(one, workers=mine, most=0)
     return found
 

@@ -66,10 +66,10 @@ class KeptTrainer(Trainer):
         folder: RunFolder,
         version: Version,
         restarts: int,
-        supervised: bool = False,
+        learn: Callable[[RemoteTrainer, Batch], Awaitable[StepResult]] = RemoteTrainer.step,
     ) -> None:
-        """It is at that version. `restarts` are those that it may have."""
-        self._start, self._folder, self._supervised = start, folder, supervised
+        """It is at that version. `restarts` are those that it may have; `learn` is how it does a step again."""
+        self._start, self._folder, self._learn = start, folder, learn
         self._restarts_left = restarts
         self._version = version
         """Where whoever asks it believes it to be."""
@@ -112,6 +112,9 @@ class KeptTrainer(Trainer):
 
     async def sft(self, examples: list[Sample]) -> StepResult:
         return self._stepped(await self._call(lambda trainer: trainer.sft(examples), is_step=True))
+
+    async def dpo(self, samples: list[Sample], beta: float) -> StepResult:
+        return self._stepped(await self._call(lambda trainer: trainer.dpo(samples, beta), is_step=True))
 
     async def score(self, samples: list[Sample]) -> list[list[float]]:
         return await self._call(lambda trainer: trainer.score(samples))
@@ -267,7 +270,7 @@ class KeptTrainer(Trainer):
         while self._at < self._version:
             batch = await self._kept(self._at, cause)
             self._observer.doing("trainer", f"redoes step {self._at + 1} of {self._version}")
-            result = await (trainer.sft(batch.samples) if self._supervised else trainer.step(batch))
+            result = await self._learn(trainer, batch)
             self._at, handle = result.version, result.weights
             await self._write_again(trainer)
         return handle

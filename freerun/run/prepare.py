@@ -13,6 +13,7 @@ from freerun.config.text import Origins
 from freerun.config.tree import RunConfig
 from freerun.core import ConfigError, DataError, FinishReason, Sample, Task
 from freerun.core.nouns import NOT_SAMPLED, VersionRuns
+from freerun.data.pairs import load_pairs
 from freerun.data.stream import TaskStream
 from freerun.data.tasks import load_tasks
 from freerun.machine.device import choose_device
@@ -34,6 +35,7 @@ from freerun.rollouts.template import template_of
 from freerun.run.guests import Guests, load_guests
 from freerun.run.identity import identity
 from freerun.run.ray import NO_RAY
+from freerun.run.teachable import check_teacher
 
 CHILD = "freerun.run.child"
 """The program of engines and trainers."""
@@ -106,6 +108,7 @@ def prepare(config: RunConfig, origins: Origins, rollout: Rollout | None = None,
     prepared.guests = guests
     config.reward.check()
     config.reward.check_tasks(prepared.tasks + prepared.held_out)
+    check_teacher(config.train.teacher, prepared.tokenizer, prepared.lengths.sequence)
     check_batch(config, prepared.tasks)
     if planned:
         _check_plan(prepared, RunKind.TRAIN, evaluates=bool(config.evaluate.every))
@@ -130,6 +133,21 @@ def prepare_sft(config: RunConfig, origins: Origins, observed: bool = True) -> P
     prepared.guests = guests
     if config.sft.until is not None:
         config.reward.check_tasks(prepared.held_out)
+    return prepared
+
+
+def prepare_dpo(config: RunConfig, origins: Origins) -> Prepared:
+    """For `freerun dpo`: pairs to learn from, and pairs to look at."""
+    check_launcher(config)
+    guests = load_guests(config.observers)
+    model = load_model(config)
+    tasks = load_pairs(config.data, model.tokenizer)
+    held_out = load_pairs(config.held_out, model.tokenizer) if config.held_out else []
+    prepared = Prepared(
+        *(model.config, origins, model.shape, model.tokenizer, tasks, held_out), guests=guests, model=model.folder
+    )
+    if config.launcher == "local":
+        prepared.plan(RunKind.DPO)
     return prepared
 
 
@@ -205,7 +223,7 @@ def load_model(config: RunConfig, weights: bool = True) -> LoadedModel:
     of weights that are missing, damaged or another model's."""
     refuse_unmade(config.preset, config.model.path)
     found = find_model(config.model.path)
-    shape = read_shape(found.folder, config.model.backend)
+    shape = read_shape(found.folder, config.model.code)
     if weights:
         check_weights(found.folder, shape)
     if found.is_of_hub:
@@ -226,11 +244,16 @@ def _end(prepared: Prepared) -> list[int]:
 
 
 def example_of(task: Task, prepared: Prepared) -> Sample:
-    """A prompt and its reference answer, ended by the model's end token, as something to learn from."""
-    answer = prepared.tokenizer.encode(task.answer, add_special_tokens=False) + _end(prepared)
-    given, length = len(task.prompt_tokens), len(task.prompt_tokens) + len(answer)
+    """A prompt and its reference answer as something to learn from."""
+    return example(task, task.answer or "", prepared)
+
+
+def example(task: Task, answer: str, prepared: Prepared) -> Sample:
+    """A task's prompt and this answer, ended by the model's end token."""
+    said = prepared.tokenizer.encode(answer, add_special_tokens=False) + _end(prepared)
+    given, length = len(task.prompt_tokens), len(task.prompt_tokens) + len(said)
     return Sample(
-        tokens=task.prompt_tokens + answer,
+        tokens=task.prompt_tokens + said,
         loss_mask=np.arange(length) >= given,
         behavior_logprobs=np.zeros(length, np.float32),
         versions=VersionRuns.joined([(NOT_SAMPLED, length)]),

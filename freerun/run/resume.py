@@ -18,7 +18,7 @@ from freerun.core.state import RunState
 from freerun.observe.book_reader import BookReader
 from freerun.observe.folder import RunFolder
 from freerun.run.identity import refuse_another_model
-from freerun.run.prepare import Prepared, prepare, prepare_sft
+from freerun.run.prepare import Prepared, prepare, prepare_dpo, prepare_sft
 from freerun.run.recovered import learns_alike, recovered
 from freerun.run.start import Start
 from freerun.train.checkpoint_folder import CONTROL, CheckpointFolder, damage
@@ -41,7 +41,8 @@ def resume(path: Path, overrides: Sequence[str]) -> tuple[Prepared, Start]:
     config, origins = load_run(folder, overrides)
     found = where_to_begin(folder)
     refuse_if_complete(folder, config, found.state)
-    prepared = (prepare_sft if found.state.supervised else prepare)(config, origins)
+    how = prepare_dpo if found.state.preferences else prepare_sft if found.state.supervised else prepare
+    prepared = how(config, origins)
     _refuse_others(folder, found, prepared)
     return prepared, _started(folder, found, prepared, learns_alike(load_run(folder)[0], config))
 

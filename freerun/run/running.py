@@ -2,15 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from freerun.control.waiting import background, together
-from freerun.core import EngineError, ProcessKilled, TrainerError
-from freerun.core.reports import Span
+from freerun.core import Batch, EngineError, ProcessKilled, TrainerError
+from freerun.core.reports import Span, StepResult
 from freerun.engines.http import HttpEngine
 from freerun.machine.processes import Processes
 from freerun.observe.folder import RunFolder
@@ -26,7 +26,9 @@ from freerun.run.kept_trainer import KeptTrainer
 from freerun.run.prepare import CHILD, Prepared
 from freerun.run.shared_folder import note_unshared
 from freerun.run.starter import StartedTrainer, Starter
+from freerun.run.teacher import RunTeacher, teaches
 from freerun.train.checkpoint_folder import version_of
+from freerun.train.remote import RemoteTrainer
 
 T = TypeVar("T")
 
@@ -48,6 +50,8 @@ class RunProcesses:
     agents: AgentServices | None
     kept: KeptEngines
     hosts: Hosts
+    teacher: RunTeacher | None = None
+    """Who reads what is sampled, where the objective learns from that."""
 
     def spans(self, every: bool = False) -> list[Span]:
         """When judges and agents were busy, since it was last asked. What may still become longer is left for the next
@@ -77,25 +81,38 @@ async def run_processes(
         generating = [*plan.engines, *([plan.evaluator] if plan.evaluator else [])]
         engines: list[HttpEngine]
         started: StartedTrainer
+        teaching = RunTeacher(prepared, starter, note) if teaches(prepared, plan.kind) else None
         tries = _STARTS if plan.kind is RunKind.TRAIN else 1
+        judges = not plan.kind.supervised or plan.evaluator is not None
         starting: list[Coroutine[Any, Any, Any]] = [
-            stack.enter_async_context(judge),
+            stack.enter_async_context(teaching or nullcontext()),
+            stack.enter_async_context(judge if judges else nullcontext()),
             _started(partial(starter.trainer, checkpoint), tries, note),
             *(_started(partial(kept.start, one), tries, note) for one in generating),
         ]
-        _, started, *engines = await together(*starting)
+        _, _, started, *engines = await together(*starting)
         named = {one.process: engine for one, engine in zip(generating, engines, strict=True)}
         evaluator = named.pop(EVALUATOR, None)
         version, restarts = (checkpoint and version_of(checkpoint)) or 0, prepared.config.control.restarts
-        supervised = plan.kind is RunKind.SFT
-        trainer = stack.enter_context(KeptTrainer(started, starter.trainer, folder, version, restarts, supervised))
-        async with background(processes.watch()), background(trainer.keep()):
+        learn = _learning(plan.kind, prepared)
+        trainer = stack.enter_context(KeptTrainer(started, starter.trainer, folder, version, restarts, learn))
+        taught = background(teaching.keep()) if teaching else nullcontext()
+        async with background(processes.watch()), background(trainer.keep()), taught:
             try:
-                yield RunProcesses(prepared, named, trainer, judge, evaluator, agents, kept, hosts)
+                yield RunProcesses(prepared, named, trainer, judge, evaluator, agents, kept, hosts, teaching)
             except (EngineError, TrainerError):
                 with suppress(TimeoutError):  # when a process of theirs died, that is the first cause
                     await asyncio.wait_for(processes.watch(), _LAST_WORDS_S)
                 raise
+
+
+def _learning(kind: RunKind, prepared: Prepared) -> Callable[[RemoteTrainer, Batch], Awaitable[StepResult]]:
+    """How the trainer of such a run learns from a batch."""
+    if kind is RunKind.SFT:
+        return lambda trainer, batch: trainer.sft(batch.samples)
+    if kind is RunKind.DPO:
+        return lambda trainer, batch: trainer.dpo(batch.samples, prepared.config.dpo.beta)
+    return RemoteTrainer.step
 
 
 async def _started(start: Callable[[], Awaitable[T]], tries: int, note: Callable[[str], None]) -> T:

@@ -15,9 +15,10 @@ from freerun.machine.parent import RUN_KEY
 from freerun.machine.processes import Child, Host, Processes
 from freerun.plan.placement import RunKind
 from freerun.plan.plan import Assignment, Plan
+from freerun.plan.readers import TEACHER
 from freerun.rewards.machines.server import JudgeSettings
 from freerun.rewards.pools import PoolSettings
-from freerun.run.child import EngineSettings, TrainerSettings
+from freerun.run.child import EngineSettings, TeacherSettings, TrainerSettings
 from freerun.run.hosts import Hosts
 from freerun.train.how_sampled import ALL, HowSampled
 from freerun.train.remote import RemoteTrainer
@@ -65,7 +66,7 @@ class Starter:
             engine = engine.model_copy(update={"urls": (assignment.url,)})
         host = await self.hosts.host(assignment.machine)
         settings = EngineSettings(
-            self._model, engine.plain(), host.machine.address, host.scratch, self.config.model.backend
+            self._model, engine.plain(), host.machine.address, host.scratch, self.config.model.code
         )
         vital = self.plan.kind is not RunKind.TRAIN
         child = await self.processes.begin(
@@ -87,16 +88,16 @@ class Starter:
         first = TrainerSettings(
             self._model,
             plan.train.plain(),
-            1.0 if plan.kind is RunKind.SFT else config.rollout.temperature,
+            1.0 if plan.kind.supervised else config.rollout.temperature,
             config.seed,
             plan.lengths.answer,
             f"tcp://{hosts[0].machine.address}:*" if self.hosts.apart else f"ipc://{self.hosts.scratch}/trainer",
             hosts[0].machine.address,
             hosts[0].scratch,
             plan.way,
-            ALL if plan.kind is RunKind.SFT else _how_sampled(config),
+            ALL if plan.kind.supervised else _how_sampled(config),
             str(checkpoint.absolute()) if checkpoint else None,
-            self.config.model.backend,
+            self.config.model.code,
             rendezvous=await self._rendezvous(hosts),
         )
         begun: list[Child] = []
@@ -107,6 +108,24 @@ class Starter:
             await asyncio.gather(*(child.end() for child in begun))
             raise
         return StartedTrainer(RemoteTrainer(endpoint, self.key, hosts[0].clock), begun)
+
+    async def reward_model(self, name: str, pools: dict[int, PoolSettings]) -> tuple[Child, str]:
+        """The same for a reward model, where the plan has it."""
+        (one,) = (one for one in self.plan.readers if one.process == name)
+        host = await self.hosts.host(one.machine)
+        settings = JudgeSettings(host.machine.address, pools, one.memory_share)
+        environment = self._environment(name, host)
+        child = await self.processes.begin(name, "judge", settings, self.plan.threads, environment, host, vital=False)
+        return child, await _ready(child, host)
+
+    async def teacher(self, folder: Path) -> tuple[Child, str]:
+        """The same for the teacher, whose model is in that folder."""
+        (one,) = (one for one in self.plan.readers if one.process == TEACHER)
+        host = await self.hosts.host(one.machine)
+        settings = TeacherSettings(str(folder.absolute()), host.machine.address, one.memory_share)
+        environment, threads = self._environment(TEACHER, host), self.plan.threads
+        child = await self.processes.begin(TEACHER, "teacher", settings, threads, environment, host, vital=False)
+        return child, await _ready(child, host)
 
     async def judge(self, name: str, machine: str, pools: dict[int, PoolSettings]) -> tuple[Child, str]:
         """As soon as its machine is there; returns when every worker is ready. It is the caller's to see to it when it

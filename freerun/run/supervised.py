@@ -1,11 +1,14 @@
-"""`freerun sft`: the trainer, and an engine to look how good it is when there is something to look at."""
+"""Learning from what is given: the trainer, and for `freerun sft` an engine to look how good it is when there is
+something to look at. What is learned, and how, is a `Lesson`; that of `freerun dpo` is in `preferences.py`."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, closing
+from dataclasses import dataclass
 from itertools import islice
+from typing import Protocol
 
 from freerun.control.sft import sft as control_sft
-from freerun.core import Batch, FreerunError, Group, Version
+from freerun.core import Batch, FreerunError, Group, Sample, Task, Version
 from freerun.core.observer import Observer, Observers
 from freerun.core.state import RunState
 from freerun.data.stream import TaskStream
@@ -24,21 +27,92 @@ from freerun.run.hosts import Hosts, hosts_of
 from freerun.run.kept_batches import BatchesInMemory
 from freerun.run.observed import logging_to
 from freerun.run.prepare import Prepared, example_of
-from freerun.run.running import run_processes
+from freerun.run.running import RunProcesses, run_processes
 from freerun.run.start import Start
 
 _FEW_SAMPLES = 0.0
 """GiB: the data has the examples; a few of each step show what is learned from."""
 
 
+@dataclass(frozen=True)
+class Learning:
+    """A lesson that is going on."""
+
+    running: RunProcesses
+    batches: Iterator[Batch]
+    observer: Observer
+    state_at: Callable[[Version], RunState]
+    start: Start
+
+
+class Lesson(Protocol):
+    @property
+    def kind(self) -> RunKind: ...
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether an engine answers held-out tasks."""
+        ...
+
+    def examples(self, task: Task) -> list[Sample]: ...
+
+    async def begin(self, running: RunProcesses, start: Start, observer: Observer) -> None:
+        """What must be there before the first step."""
+        ...
+
+    async def learn(self, learning: Learning) -> FreerunError | None:
+        """What the run fails with in the end, its model saved, where it fell short of what was asked."""
+        ...
+
+
+@dataclass(frozen=True)
+class Sft:
+    prepared: Prepared
+
+    kind = RunKind.SFT
+
+    @property
+    def evaluates(self) -> bool:
+        return self.prepared.config.sft.until is not None
+
+    def examples(self, task: Task) -> list[Sample]:
+        return [example_of(task, self.prepared)]
+
+    async def begin(self, running: RunProcesses, start: Start, observer: Observer) -> None:
+        return None
+
+    async def learn(self, learning: Learning) -> FreerunError | None:
+        config, begins = self.prepared.config, learning.start.state.version
+        trainer, evaluator = learning.running.trainer, evaluator_of(learning.running)
+        good = await control_sft(
+            *(config.sft, trainer, learning.batches, evaluator, learning.observer, learning.state_at, begins),
+            steps=config.control.steps,
+            evaluate_every=config.evaluate.every or 50,
+        )
+        if good:
+            return None
+        steps, folder = config.control.steps, learning.start.folder
+        return FreerunError(
+            f"after {steps} steps pass@1 is below sft.until={config.sft.until}; the model so far is in "
+            f"{folder.checkpoints / 'last'}: go on with freerun resume {folder.path} control.steps={2 * steps}"
+        )
+
+
 async def sft(prepared: Prepared, observers: Iterable[Observer] = (), start: Start | None = None) -> RunFolder:
     """All of it, or the rest of it."""
+    return await learned(Sft(prepared), prepared, observers, start)
+
+
+async def learned(
+    lesson: Lesson, prepared: Prepared, observers: Iterable[Observer] = (), start: Start | None = None
+) -> RunFolder:
+    """The whole lesson, or the rest of it."""
     start = start or begin(prepared)
     with gone_if_nothing_was_done(start), ended(start.folder):
-        return await _sft(prepared, observers, start)
+        return await _learned(lesson, prepared, observers, start)
 
 
-async def _sft(prepared: Prepared, observers: Iterable[Observer], start: Start) -> RunFolder:
+async def _learned(lesson: Lesson, prepared: Prepared, observers: Iterable[Observer], start: Start) -> RunFolder:
     config = prepared.config
     stream = prepared.stream(epochs=None)
     stream.seek(start.state.position)
@@ -46,11 +120,12 @@ async def _sft(prepared: Prepared, observers: Iterable[Observer], start: Start) 
 
     async def plan_on(hosts: Hosts) -> Plan:
         machines = start.placed(await hosts.machines())
-        return prepared.plan(RunKind.SFT, evaluates=config.sft.until is not None, machines=machines)
+        return prepared.plan(lesson.kind, evaluates=lesson.evaluates, machines=machines)
 
     def state_at(version: Version) -> RunState:
         position, data = stream.position, stream.fingerprint
-        return RunState(version, position=position, data=data, supervised=True, model=identity)
+        preferences = lesson.kind is RunKind.DPO
+        return RunState(version, position=position, data=data, supervised=True, preferences=preferences, model=identity)
 
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(start.opened())
@@ -73,6 +148,7 @@ async def _sft(prepared: Prepared, observers: Iterable[Observer], start: Start) 
                 run_processes(hosts, prepared, folder, await plan_on(hosts), start.checkpoint) as running,
             ):
                 trainer, begins = running.trainer, start.state.version
+                await lesson.begin(running, start, everybody)
                 if not start.may_write:
                     start.begun(prepared)
                     files.begin()
@@ -84,26 +160,18 @@ async def _sft(prepared: Prepared, observers: Iterable[Observer], start: Start) 
                 batches_kept = BatchesInMemory(folder)
                 everybody.add(batches_kept)
                 trainer.serve(everybody, batches_kept)
-                batches = _batches(stream, prepared, begins)
+                batches = _batches(stream, lesson, config.control.groups_per_step, begins)
                 async with saved(checkpointer.checkpoint, checkpointer.written, checkpointer.weights):
-                    good = await control_sft(
-                        *(config.sft, trainer, batches, evaluator_of(running), everybody, state_at, begins),
-                        steps=config.control.steps,
-                        evaluate_every=config.evaluate.every or 50,
-                    )
-        if not good:
-            steps = config.control.steps
-            raise FreerunError(
-                f"after {steps} steps pass@1 is below sft.until={config.sft.until}; the model so far is in "
-                f"{folder.checkpoints / 'last'}: go on with freerun resume {folder.path} control.steps={2 * steps}"
-            )
+                    failed = await lesson.learn(Learning(running, batches, everybody, state_at, start))
+        if failed:
+            raise failed
     return folder
 
 
-def _batches(stream: TaskStream, prepared: Prepared, version: Version) -> Iterator[Batch]:
+def _batches(stream: TaskStream, lesson: Lesson, num_tasks: int, version: Version) -> Iterator[Batch]:
     """Examples in shuffled order, epoch after epoch, a group each. Those of a batch are taken from the stream when it
     is."""
     while True:
-        tasks = islice(stream, prepared.config.control.groups_per_step)
-        yield Batch(version, [Group(i, task, [example_of(task, prepared)], version) for i, task in enumerate(tasks)])
+        tasks = islice(stream, num_tasks)
+        yield Batch(version, [Group(i, task, lesson.examples(task), version) for i, task in enumerate(tasks)])
         version += 1

@@ -146,6 +146,7 @@ def run_of(
         rollout=rollout,
         judge=running.judge,
         judge_load=lambda: running.judge.load,
+        teacher=running.teacher,
         engines=running.engines,
         engines_may_join=running.kept.any,
         restart=running.kept.restart,

@@ -30,6 +30,7 @@ def advantages(rewards: Sequence[float], groups: Sequence[int], how: str) -> lis
                  the sample's deviation, Σ(r − mean)² / (n − 1), as verl, TRL and AReaL have it
     group_mean:  r − mean of its group                     (Dr.GRPO: no division, so hard and easy tasks weigh the same)
     rloo:        r − mean of the others of its group       (RLOO: unbiased; n/(n − 1) times group_mean)
+    none:        0                     (rewards teach nothing: another signal does, such as a teacher's)
     batch:       (r − mean of the batch) / (standard deviation of the batch + ε)           (AReaL's paper, REINFORCE++)
                  of all answers, Σ(r − mean)² / n
 
@@ -58,6 +59,8 @@ def scales_of(returns: Sequence[Sequence[float]], groups: Sequence[int], how: st
 
 
 def _scale(members: Sequence[Sequence[float]], how: str) -> Scale:
+    if how == "none":
+        return Scale(0.0, 0.0)
     baseline = _mean([_mean(turns) for turns in members])
     factor = _factor(how, len(members), hypot(*(_distance(turns, baseline) for turns in members)))
     return Scale(baseline, factor if len(members) > 1 or how == "batch" else 0.0)

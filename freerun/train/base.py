@@ -19,6 +19,11 @@ class Trainer(Protocol):
         """One supervised step on the tokens that `loss_mask` marks; the version rises by one."""
         ...
 
+    async def dpo(self, samples: list[Sample], beta: float) -> StepResult:
+        """One step on preference pairs, chosen and rejected answers in turns, whose `behavior_logprobs` are the
+        reference's; the version rises by one."""
+        ...
+
     async def score(self, samples: list[Sample]) -> list[list[float]]:
         """The log-probability of every token that `loss_mask` marks, by the present version."""
         ...

@@ -69,6 +69,22 @@ class CriticConfig(Section):
     clip: float = knob(0.2, "How far the critic's values may move within a step.", gt=0)
 
 
+class TeacherConfig(Section):
+    path: str | None = knob(None, "A model's folder, or its name on the hub, with the same tokenizer as model.path.")
+    url: str | None = knob(
+        None, "Or a server that gives log-probabilities of prompts: vLLM's, or that of `freerun serve --score`."
+    )
+    key_env: str | None = knob(None, "The environment variable that holds the key of that server.")
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if self.path and self.url:
+            raise ValueError("train.teacher has both path and url: keep one")
+        if self.url and not self.url.startswith(("http://", "https://")):
+            raise ValueError(f"train.teacher.url: {self.url!r} does not begin with http:// or https://")
+        return self
+
+
 class LoraConfig(Section):
     rank: int = knob(0, "Train a LoRA adapter of this rank instead of the weights; 0 trains the weights.", ge=0)
     alpha: float | None = knob(None, "The adapter is scaled by alpha / rank; empty: twice the rank.", gt=0)
@@ -128,14 +144,16 @@ class TrainConfig(Section):
     recompute: bool = knob(False, "Compute activations again in the backward pass instead of keeping them.")
     objective: str = knob(
         DEFAULT_OBJECTIVE,
-        "What is learned: decoupled_ppo, ppo, grpo, dr_grpo, dapo, rloo, reinforce_pp, gspo, cispo, or your own as "
-        "FILE.py:NAME. It implies other settings, which hold unless you set them: see docs/objectives.md.",
+        "What is learned: decoupled_ppo, ppo, grpo, dr_grpo, dapo, rloo, reinforce_pp, gspo, cispo, distill, or your "
+        "own as FILE.py:NAME. It implies other settings, which hold unless you set them: see docs/objectives.md.",
     )
-    advantages: Literal["group", "group_mean", "rloo", "batch", "gae"] = knob(
+    advantages: Literal["group", "group_mean", "rloo", "batch", "gae", "none"] = knob(
         "group",
         "A reward counts against its group's mean, divided by the group's spread (group) or not (group_mean), against "
-        "the group's others (rloo), against the entire batch (batch), or against a critic that learns too (gae).",
+        "the group's others (rloo), against the entire batch (batch), against a critic that learns too (gae), or "
+        "not at all (none).",
     )
+    teacher: TeacherConfig = knob(TeacherConfig(), "Who teaches, for train.objective=distill.")
     average: Literal["token", "sequence", "constant"] = knob(
         "token", "Whether each token counts the same, or each answer, or tokens against the longest answer allowed."
     )
@@ -201,6 +219,13 @@ class TrainConfig(Section):
                 f"train.ranks={self.ranks} is no multiple of train.context_parallel={self.context_parallel}, the ranks "
                 f"that share each sequence: set train.ranks={fitting}, or lower train.context_parallel"
             )
+        taught, told = find_objective(self.objective).taught, self.teacher.path or self.teacher.url
+        if taught and not told:
+            raise ValueError(f"{self.objective} needs a teacher: set train.teacher.path or train.teacher.url")
+        if told and not taught:
+            raise ValueError(f"train.teacher does nothing with {self.objective}: set train.objective=distill")
+        if self.advantages == "none" and not taught:
+            raise ValueError("train.advantages is none, so nothing is learned: choose another, or a teacher")
         mine = dict(by_dotted_key({"train": self.model_dump()}))
         for key, instead in find_objective(self.objective).refuses.items():
             if mine.get(key) != _DEFAULTS.get(key):

@@ -6,7 +6,7 @@ from typing import Any
 from freerun.train.losses import find_objective
 
 DEFAULT_OBJECTIVE = "decoupled_ppo"
-NOT_WITHIN_GROUPS = ("batch", "gae")
+NOT_WITHIN_GROUPS = ("batch", "gae", "none")
 """Advantages that do not compare an answer with the others of its group."""
 
 
@@ -25,5 +25,5 @@ def implied(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_given(key: str, given: Mapping[str, Any]) -> bool:
-    """Whether it is set itself, or a section that holds it."""
-    return any(key == other or key.startswith(f"{other}.") for other in given)
+    """Whether it is set itself, or a section that holds it, or something in it."""
+    return any(key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.") for other in given)

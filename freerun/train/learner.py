@@ -32,6 +32,7 @@ from freerun.train.config import TrainConfig
 from freerun.train.corrections import Ratios, correct
 from freerun.train.cutoffs import Probe
 from freerun.train.diagnostics import Diagnostics
+from freerun.train.distilled import mean_agreement
 from freerun.train.drift import Reference
 from freerun.train.estimate import estimate
 from freerun.train.gae import value_loss
@@ -43,6 +44,7 @@ from freerun.train.losses import find_objective
 from freerun.train.members import Added, Member, by_sample, compared, members_in, returned, trained_in, weights_of
 from freerun.train.objective import Tokens, sequence_sum
 from freerun.train.packing import Advantage, Packed, num_trained, pack, shared_out, untrained, within
+from freerun.train.preferences import Pair, dpo, packed_pairs, pairs_of
 from freerun.train.prefixes import distinct_tokens
 from freerun.train.proximal import proximal_logprobs
 from freerun.train.ranks import ALONE, Ranks
@@ -68,7 +70,7 @@ class Learner:
         self._device = torch.device(ranks.device) if at.type == "meta" else at
         config = config.on("cuda" if self._device.type == "cuda" else "cpu", decoder.shape.num_parameters)
         self._config, self._seed, self._longest, self._ranks = config, seed, longest, ranks
-        self._loss = find_objective(config.objective).loss
+        self._objective = find_objective(config.objective)
         models = assemble(decoder, config, ranks, temperature, seed, folder, how)
         self.policy, self._critic, self._reference = models.policy, models.critic, models.reference
         self._shape = decoder.shape
@@ -80,6 +82,8 @@ class Learner:
             alone=ranks.size == 1,
         )
         self._entropy = math.inf
+        self._agreement = 0.0
+        """Of a batch with its teacher: the baseline of what that teaches."""
         self.version: Version = 0
         self.savable = True
         """These are a version's weights: not those in the middle of a step, nor diverged."""
@@ -116,6 +120,8 @@ class Learner:
             raise TrainerError(f"a batch for version {batch.version} came to a trainer at version {self.version}")
         if any(sample.reward is None for sample in batch.samples):
             raise TrainerError("a sample without a reward came to the trainer")
+        if self._objective.taught and any(sample.teacher_logprobs is None for sample in batch.samples):
+            raise TrainerError("a sample that no teacher has read came to the trainer")
         with self._without_gradients_left():
             begun = self._passes.fitting(lambda: self._begin(batch), undo=self._forget_gradients)
             with self._passes.for_good():
@@ -124,6 +130,8 @@ class Learner:
     def _begin(self, batch: Batch) -> Begun:
         """As far as it may be tried again: until the first minibatch has its gradient, nothing is learned."""
         phases, speed = Phases(), Speed(self._shape, self._device, self._ranks.context.size)
+        if self._objective.taught:
+            self._agreement = mean_agreement(batch.samples)
         diagnostics = Diagnostics(self.version, self._ranks)
         plan = self._plan(batch)
         self._before_the_step(plan, batch, diagnostics)
@@ -175,6 +183,35 @@ class Learner:
             torch.autograd.backward(loss)
             total += loss.detach()
         return total
+
+    def dpo(self, samples: Sequence[Sample], beta: float) -> StepResult:
+        """Learning from preference pairs, chosen and rejected answers in turns: see `preferences.py`."""
+        phases, pairs = Phases(), pairs_of(samples)
+        with self._without_gradients_left():
+            sums = self._passes.fitting(lambda: self._dpo_backward(pairs, beta), undo=self._forget_gradients)
+            lr = self._lr
+            with self._passes.for_good():
+                grad_norm = self.policy.clip()
+                self.policy.apply(lr)
+                loss, chosen, rejected, right = (self._ranks.sum(sums) / len(pairs)).tolist()
+        phases.end("learn")
+        self.version += 1
+        metrics = {"loss": loss, "grad_norm": grad_norm, "lr": lr, "tokens": float(sum(map(num_trained, samples)))}
+        metrics |= {"pair_accuracy": right, "pair_margin": chosen - rejected}
+        metrics |= {"chosen_reward": chosen, "rejected_reward": rejected}
+        return StepResult(self.version, metrics, phases.ended, self._passes.take_notes())
+
+    def _dpo_backward(self, pairs: Sequence[Pair], beta: float) -> Tensor:
+        """The gradient of the mean over all pairs. This rank's sums: of the loss, of chosen and rejected answers'
+        rewards, and how many pairs are right."""
+        sums = torch.zeros(4, device=self._device, dtype=torch.float64)
+        for micro in packed_pairs(pairs, self._passes.tokens, self._ranks.num_teams)[self._ranks.team]:
+            here = micro.to(self._device)
+            found = dpo(self.policy(here.packed).logprobs_A, here, beta)
+            torch.autograd.backward(found.loss_P.sum() / len(pairs))
+            right = (found.chosen_P > found.rejected_P).sum()
+            sums += torch.stack([x.detach().double().sum() for x in (*found, right)])
+        return sums
 
     @torch.no_grad()
     def score(self, samples: Sequence[Sample]) -> list[list[float]]:
@@ -336,9 +373,9 @@ class Learner:
         """One micro-batch. The weight of its tokens that were kept, that of all, and its share of the loss."""
         policy_A, entropy_A, cut_off_P, routed = self.policy(micro)
         tokens = self._tokens(micro, policy_A)
-        loss = self._loss(tokens, self._config.clip.bounds)
+        loss = self._objective.loss(tokens, self._config.clip.bounds)
         log_ratio_A = tokens.proximal_A - tokens.behavior_A
-        ratios = Ratios(log_ratio_A, micro.advantages_A, micro.sequence_A, micro.num_sequences)
+        ratios = Ratios(log_ratio_A, tokens.advantages_A, micro.sequence_A, micro.num_sequences)
         correction = correct(self._config.corrections, ratios)
         bonus = self._config.entropy.coef_after(self._entropy)
         extra_A = -bonus * entropy_A if bonus else torch.zeros_like(policy_A)
@@ -351,6 +388,8 @@ class Learner:
         torch.autograd.backward(total)
         if self._critic:
             self._critic_backward(micro, diagnostics)
+        if self._objective.taught and micro.teacher_A is not None:
+            diagnostics.add(teacher_kl=tokens.proximal_A - micro.teacher_A)
         diagnostics.micro_batch(tokens, entropy_A, loss, correction)
         if routed:
             diagnostics.routed(routed)
@@ -364,15 +403,23 @@ class Learner:
     def _tokens(self, micro: Packed, policy_A: Tensor) -> Tokens:
         staleness_A = self.version - micro.versions_A
         recomputed_A = policy_A.detach() if micro.proximal_A is None else micro.proximal_A
+        proximal_A = proximal_logprobs(self._config.proximal, policy_A, micro.behavior_A, staleness_A, recomputed_A)
         return Tokens(
             policy_A=policy_A,
-            proximal_A=proximal_logprobs(self._config.proximal, policy_A, micro.behavior_A, staleness_A, recomputed_A),
+            proximal_A=proximal_A,
             behavior_A=micro.behavior_A,
-            advantages_A=micro.advantages_A,
+            advantages_A=micro.advantages_A + self._taught(micro, proximal_A),
             sequence_A=micro.sequence_A,
             num_sequences=micro.num_sequences,
             staleness_A=staleness_A,
         )
+
+    def _taught(self, micro: Packed, proximal_A: Tensor) -> Tensor | float:
+        """What a teacher adds to the advantages."""
+        if not self._objective.taught:
+            return 0.0
+        assert micro.teacher_A is not None
+        return micro.teacher_A - proximal_A - self._agreement
 
     def _critic_backward(self, micro: Packed, diagnostics: Diagnostics) -> None:
         assert self._critic

@@ -19,7 +19,7 @@ import numpy as np
 from freerun.core import Batch, Group, Sample, Task, TrainerError
 from freerun.core.nouns import Logprobs
 from freerun.core.packed import packed, unpacked
-from freerun.train.protocol import METHODS, BatchHead
+from freerun.train.protocol import METHODS, BatchHead, Preferences
 
 AT_ONCE = 4
 """Messages on their way, at either end: enough that neither waits for the other, and little memory."""
@@ -103,8 +103,11 @@ class Received:
                 for head, samples in zip(argument.groups, parts, strict=True)
             ]
             return method, Batch(argument.version, groups)
+        samples = [sample for samples in parts for sample in samples]
+        if method == "dpo":
+            return method, Preferences(samples, argument)
         if method in ("sft", "score"):
-            return method, [sample for samples in parts for sample in samples]
+            return method, samples
         return method, argument
 
 

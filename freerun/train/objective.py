@@ -69,6 +69,9 @@ class Objective:
     implies: Mapping[str, Any] = field(default_factory=dict)
     """Settings by their keys, as on the command line: they hold unless the user sets them. What is not among them has
     its ordinary default."""
+    taught: bool = False
+    """Whether each token's advantage is what a teacher thinks of it, log π_teacher − log π_proximal, beside what
+    rewards say (`train.teacher`)."""
     refuses: Mapping[str, str] = field(default_factory=dict)
     """Settings that would do nothing with this loss, by their keys, and what to do instead."""
 

@@ -144,6 +144,8 @@ class Packed:
     """Log-probabilities by the weights before the step, where they had to be computed."""
     reference_A: Tensor | None = None
     """Log-probabilities by the model that training began with, where the loss needs them."""
+    teacher_A: Tensor | None = None
+    """Log-probabilities by the teacher, where there is one."""
     penalty_A: Tensor | None = None
     """What each token's divergence from that model takes from the reward, where that is by token."""
     values_A: Tensor | None = None
@@ -207,6 +209,8 @@ def pack(
         "sequence_A": of_A,
         "weights_A": np.array(weights or [1.0] * len(samples), np.float32)[of_A],
     }
+    if all(sample.teacher_logprobs is not None for sample in samples):
+        arrays["teacher_A"] = own(s.teacher_logprobs for s in samples if s.teacher_logprobs is not None)[at_A]
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     widths = {sample.routes.shape[1] for sample in samples if sample.routes is not None}
     if widths:
@@ -233,7 +237,8 @@ def untrained(sample: Sample) -> Sample:
     """The same tokens, none with a loss."""
     marks = np.zeros(len(sample.tokens), np.bool_)
     given = sample.tokens, marks, sample.behavior_logprobs, sample.versions, sample.finish
-    return Sample(*given, reward=sample.reward, routes=sample.routes)
+    more = {"routes": sample.routes, "teacher_logprobs": sample.teacher_logprobs}
+    return Sample(*given, reward=sample.reward, **more)
 
 
 def within(order: Sequence[int], lengths: Sequence[int], capacity: int) -> Iterator[list[int]]:

@@ -6,7 +6,7 @@ Samples follow their request in messages of their own: see `messages.py`.
 from dataclasses import dataclass
 from typing import Any
 
-from freerun.core import Version
+from freerun.core import Sample, Version
 from freerun.core.reports import StepResult, WeightsHandle
 
 
@@ -67,9 +67,18 @@ class BatchHead:
     groups: list[GroupHead]
 
 
+@dataclass(slots=True, frozen=True)
+class Preferences:
+    """What a step of DPO is asked with: chosen and rejected answers in turns."""
+
+    samples: list[Sample]
+    beta: float
+
+
 METHODS: dict[str, tuple[Any, Any]] = {
     "step": (BatchHead, StepResult),
     "sft": (None, StepResult),
+    "dpo": (float, StepResult),
     "score": (None, list[list[float]]),
     "publish": (None, WeightsHandle),
     "save": (str, None),

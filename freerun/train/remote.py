@@ -61,6 +61,9 @@ class RemoteTrainer:
     async def sft(self, examples: list[Sample]) -> StepResult:
         return self._by_our_clock(await self._call("sft", None, in_parts(examples)))
 
+    async def dpo(self, samples: list[Sample], beta: float) -> StepResult:
+        return self._by_our_clock(await self._call("dpo", beta, in_parts(samples)))
+
     async def score(self, samples: list[Sample]) -> list[list[float]]:
         scores: list[list[float]] = await self._call("score", None, in_parts(samples))
         return scores

@@ -31,7 +31,7 @@ from freerun.train.divergence import refuse_divergence
 from freerun.train.how_sampled import ALL, HowSampled
 from freerun.train.learner import Learner
 from freerun.train.messages import Received, encoded, receive
-from freerun.train.protocol import Checkpoint, Copied, Written
+from freerun.train.protocol import Checkpoint, Copied, Preferences, Written
 from freerun.train.ranks import ALONE, Ranks
 from freerun.train.sockets import listening
 from freerun.weights.base import Publisher, of_parts
@@ -109,6 +109,12 @@ class TrainerProcess:
 
     def sft(self, examples: list[Sample]) -> StepResult:
         result = self._learner.sft(examples)
+        refuse_divergence(self._learner, result.metrics, self.ranks)
+        self._expect_checkpoints()
+        return self._with_notes(result)
+
+    def dpo(self, wanted: Preferences) -> StepResult:
+        result = self._learner.dpo(wanted.samples, wanted.beta)
         refuse_divergence(self._learner, result.metrics, self.ranks)
         self._expect_checkpoints()
         return self._with_notes(result)

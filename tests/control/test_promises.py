@@ -190,6 +190,9 @@ class ScriptedTrainer:
     async def sft(self, examples: list[Sample]) -> StepResult:
         raise AssertionError
 
+    async def dpo(self, samples: list[Sample], beta: float) -> StepResult:
+        raise AssertionError
+
     async def score(self, samples: list[Sample]) -> list[list[float]]:
         raise AssertionError
 

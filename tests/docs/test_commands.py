@@ -73,6 +73,7 @@ STARTED = {
     "freerun serve models/my-model": "--port 0",
     "freerun serve models/my-model --host 0.0.0.0 --port 9000 --api-key SECRET engine.cache_tokens=200000": "--port 0",
     "freerun serve runs/math/checkpoints/last": "--port 0",
+    "freerun serve models/my-model --score --host 0.0.0.0 --port 8001 --api-key SECRET": "--port 0",
 }
 """It runs until Ctrl-C: it is started on a free port, asked, and stopped."""
 

@@ -31,6 +31,7 @@ def make_workplace(folder: Path) -> None:
     answers = [row | {"text": "it is 3", "reference": row["answer"], "expected": row["answer"] == "3"} for row in rows]
     write_rows(folder / "answers.jsonl", answers)
     write_rows(folder / "more.jsonl", answers[:3])
+    write_rows(folder / "pairs.jsonl", [{"prompt": r["prompt"], "chosen": r["answer"], "rejected": "9"} for r in rows])
     (folder / "run.yaml").write_text(yaml.safe_dump(small_run()))
     (folder / "praise.py").write_text(next(b.text for b in blocks("python") if "def praise" in b.text))
     (folder / "examples").symlink_to(ROOT / "examples")

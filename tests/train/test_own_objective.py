@@ -155,7 +155,7 @@ def test_the_page_has_every_objective_with_what_it_implies() -> None:
 
 def test_the_page_s_options_are_read(tmp_path: Path) -> None:
     examples: list[Any] = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)]
-    assert len(examples) == 2
+    assert len(examples) == 3
     for example in examples:
         TrainConfig.model_validate(example["train"])
     for name, kind in CORRECTIONS.items():

@@ -36,6 +36,7 @@ LESSONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "critic untied": (CRITIC, {"tie_word_embeddings": False}),
     "kl in loss": ({"minibatches": 1, "kl": {"coef": 0.1}, "entropy": {"coef": 0.01}}, {}),
     "kl in reward": ({"objective": "dapo", "kl": {"coef": 0.1, "apply_to": "reward"}}, {}),
+    "distill": ({"objective": "distill", "teacher": {"path": "a/model"}}, {}),
     "lora": ({"lora": {"rank": 3}}, {}),
     "offloaded": ({"offload_optimizer": True}, {}),
     "gemma2": ({"recompute": True}, {"family": "gemma2"}),
@@ -51,15 +52,20 @@ LOW: tuple[dict[str, Any], dict[str, Any]] = ({"dtype": "bfloat16", "corrections
 
 def lesson(config: dict[str, Any], model: dict[str, Any], ranks: Ranks, dtype: torch.dtype) -> dict[str, Any]:
     """Three steps, the second on minibatches of two sequences and of one, so that a rank has none; then scoring; then
-    a supervised step."""
+    a supervised step; then preference pairs, in the end fewer than ranks."""
     train = TrainConfig.model_validate({"lr": 1e-2, "minibatches": 2, **config})
     decoder = random_decoder(**model, dtype=dtype) if "family" in model else tiny_decoder(dtype=dtype, **model)
     learner = Learner(decoder, train, longest=12, ranks=ranks, how=HOW)
     few = random_batch(0, 1, groups=2, size=2)
-    results = [learner.step(batch) for batch in (random_batch(0, 0), few, random_batch(2, 2))]
+    given = (random_batch(0, 0), few, random_batch(2, 2))
+    for sample in (sample for batch in given for sample in batch.samples):
+        sample.teacher_logprobs = 0.5 * sample.behavior_logprobs
+    results = [learner.step(batch) for batch in given]
     metrics = [result.metrics for result in results]
     scores = learner.score(random_batch(9).samples)
     metrics.append(learner.sft(random_batch(8).samples).metrics)
+    if train.dtype == "auto":  # sums over answers, of two pairs even, are not the same to bf16's rounding
+        metrics += [learner.dpo(random_batch(7).samples[:count], 0.3).metrics for count in (10, 2)]
     before = [torch.from_numpy(np.concatenate(result.before_logprobs or [])) for result in results if ranks.is_first]
     return {"metrics": metrics, "scores": scores, "tensors": learner.policy.tensors(), "before": before}
 

@@ -15,8 +15,7 @@ from freerun.core import ConfigError
 from freerun.machine.nodes.link import Link, LinkLost, LinkRefused, admit
 from freerun.rewards.judges import BUILT_IN, JUDGES, check_parts
 from freerun.rewards.machines.messages import HEARTBEAT_S, About, Here, Judgement, ToJudge
-from freerun.rewards.pool import Pool
-from freerun.rewards.pools import PoolSettings, open_here
+from freerun.rewards.pools import JudgePool, PoolSettings, open_here
 
 
 @dataclass(slots=True, frozen=True)
@@ -25,6 +24,8 @@ class JudgeSettings:
     """The address to listen on."""
     pools: dict[int, PoolSettings]
     """By their numbers."""
+    memory_share: float | None = None
+    """How much of the GPU's memory a reward model may take."""
 
 
 async def serve_judges(settings: JudgeSettings, key: str, ready: Callable[[str], None], log: BinaryIO) -> None:
@@ -56,7 +57,7 @@ def _check(pool: PoolSettings) -> None:
 
 
 class _Judges:
-    def __init__(self, pools: Mapping[int, Pool], key: bytes) -> None:
+    def __init__(self, pools: Mapping[int, JudgePool], key: bytes) -> None:
         self._pools, self._key = pools, key
         self._tasks: set[asyncio.Task[None]] = set()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()

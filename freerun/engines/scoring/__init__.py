@@ -1,0 +1,1 @@
+"""A model that scores given tokens and generates none: the teacher of `train.objective: distill`."""
