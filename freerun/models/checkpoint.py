@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -41,10 +41,27 @@ _WEIGHTS = re.compile(r"\.(safetensors|bin|pt|pth|gguf|h5|msgpack|onnx|ckpt)(\.|
 _LAYER = re.compile(r"layers\.(\d+)\.(\w+)\.(weight|bias)")
 
 
+class Common(Protocol):
+    """Where weights are that several processes have in common."""
+
+    def __call__(
+        self, shapes: Mapping[str, torch.Size], dtype: torch.dtype, read: Callable[[str], Tensor]
+    ) -> dict[str, Tensor]:
+        """All of those; `read` has each of them from the model's files."""
+        ...
+
+
 def load_decoder(
-    folder: Path, dtype: torch.dtype = torch.float32, device: str = "cpu", backend: Backend = "auto"
+    folder: Path,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    backend: Backend = "auto",
+    common: Common | None = None,
 ) -> Decoder:
-    """The model in that folder. Nothing is initialised first: that alone takes seconds at a billion parameters."""
+    """The model in that folder. Nothing is initialised first: that alone takes seconds at a billion parameters.
+
+    With `common`, its weights are there if its code is ours, and must not change.
+    """
     shape = read_shape(folder, backend)
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
@@ -57,16 +74,19 @@ def load_decoder(
         return load_borrowed(folder, shape, dtype, device)
     with torch.device("meta"):
         decoder = OwnDecoder(shape)
-    tensors = {}
+    shapes = {name: parameter.shape for name, parameter in decoder.named_parameters()}
     with _Folder(folder) as files:
-        for name, parameter in decoder.named_parameters():
+
+        def read(name: str) -> Tensor:
             parts = [files.read(part) for part in hugging_face_names(name)]
             if odd := [part.dtype for part in parts if part.dtype not in _KNOWN]:
                 raise ConfigError(f"{folder}: {name} is of type {odd[0]}: give the model as it was before that")
             whole = torch.cat(parts)
-            if whole.shape != parameter.shape:
-                raise ConfigError(f"{folder}: {name} has shape {tuple(whole.shape)}, not {tuple(parameter.shape)}")
-            tensors[name] = whole.to(device, dtype)
+            if whole.shape != shapes[name]:
+                raise ConfigError(f"{folder}: {name} has shape {tuple(whole.shape)}, not {tuple(shapes[name])}")
+            return whole.to(device, dtype)
+
+        tensors = common(shapes, dtype, read) if common else {name: read(name) for name in shapes}
     decoder.load_state_dict(tensors, strict=False, assign=True)  # strict: a tied head has no tensor of its own
     if shape.tied:
         decoder.head.weight = decoder.embed.weight

@@ -60,6 +60,21 @@ class Shape:
         return 3 * self.hidden * self.ffn
 
 
+@dataclass(slots=True, frozen=True)
+class AdapterShape:
+    """Of a low-rank adapter on all linear layers (`adapter.py`)."""
+
+    rank: int
+    alpha: float
+
+    def num_parameters(self, shape: Shape) -> int:
+        """Our fused layers have one A each."""
+        heads, hidden = shape.heads * shape.head_dim, shape.hidden
+        qkv = hidden + heads + 2 * shape.kv_heads * shape.head_dim
+        out, gate_up, down = heads + hidden, hidden + 2 * shape.ffn, shape.ffn + hidden
+        return self.rank * shape.layers * (qkv + out + gate_up + down)
+
+
 def read_shape(folder: Path, backend: Backend = "auto") -> Shape:
     path = folder / "config.json"
     if not folder.is_dir():

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from freerun.core import ConfigError
 from freerun.engines.config import ResolvedEngineConfig
 from freerun.engines.embedded import memory
-from freerun.models.shape import Shape
+from freerun.models.shape import AdapterShape, Shape
 from freerun.plan.lengths import Lengths
 from freerun.plan.placement import EVALUATOR, Place, Placement, engine_name, rank_name
 from freerun.train import needs
@@ -87,6 +87,23 @@ class Demand:
     """The share of a GPU that the user gives each engine; None: what it needs."""
     published_on_gpu: bool = True
     """Whether new versions lie in the trainer's GPU until engines have them."""
+    adapter: AdapterShape | None = None
+    """What versions are of, where engines compute with an adapter."""
+    lending: tuple[int, ...] = ()
+    """The GPU on which engines have their base from the trainer."""
+    cap: int | None = None
+    """Bytes of each GPU that the run may take, at most."""
+
+    @property
+    def version_bytes(self) -> int:
+        """One version, as engines have it."""
+        numbers = self.adapter.num_parameters(self.shape) if self.adapter else self.shape.num_parameters
+        return numbers * self.engine_size
+
+    @property
+    def engine_size(self) -> int:
+        """Bytes of a number in the engine."""
+        return 4 if self.engine.dtype == "float32" else 2
 
 
 def plan_memory(demand: Demand, placement: Placement) -> MemoryPlan:
@@ -101,7 +118,8 @@ def plan_memory(demand: Demand, placement: Placement) -> MemoryPlan:
     )  # they fetch weights from there
     for index, here in sorted(by_gpu.items()):
         gpu = placement.gpus[index]
-        free = gpu.free - int(_SPARE * gpu.total) - _CONTEXT * (len(here) + visitors[index])
+        ours = min(gpu.free - int(_SPARE * gpu.total), demand.cap or gpu.total)
+        free = ours - _CONTEXT * (len(here) + visitors[index])
         left = free - sum(need.least for need in here)
         if left < 0:
             raise ConfigError(_refusal(gpu_in_words(placement, index), here, free))
@@ -118,7 +136,8 @@ def _needs(demand: Demand, placement: Placement) -> Iterator[Need]:
     for rank, place in enumerate(placement.ranks):
         publishes = rank == 0 and demand.published_on_gpu
         for gpu in place.gpus:
-            standing = needs.standing_bytes(shape, train, publishes, len(placement.training)) + _ROUNDING
+            published = 2 * demand.version_bytes if publishes else 0
+            standing = needs.standing_bytes(shape, train, len(placement.training)) + published + _ROUNDING
             most, least = max(in_a_pass, longest), longest if train.micro_batch_tokens is None else in_a_pass
             what = f"{_gib(standing)} for weights and optimizer, then passes of up to {most:,} tokens"
             yield Need(rank_name(rank), gpu, standing + least * per_token, standing + most * per_token, what)
@@ -144,7 +163,7 @@ def _check_machines(demand: Demand, placement: Placement) -> None:
 def _engine(name: str, place: Place, placement: Placement, demand: Demand, answers: int) -> Iterator[Need]:
     """An engine that decodes so many answers together, on each of its GPUs, over which its weights and its cache are
     spread."""
-    shape, engine, size = demand.shape, demand.engine, 4 if demand.engine.dtype == "float32" else 2
+    shape, engine, size = demand.shape, demand.engine, demand.engine_size
     longest = memory.cache_for(demand.lengths.sequence, engine.block_tokens, engine.burst)
     most = engine.cache_tokens or answers * longest
     least = engine.cache_tokens or max(2 * longest, most // 16)
@@ -153,16 +172,20 @@ def _engine(name: str, place: Place, placement: Placement, demand: Demand, answe
             given = int(demand.engine_share * placement.gpus[gpu].total)
             yield Need(name, gpu, given, given, "engine.memory_share")
             continue
-        standing = shape.num_parameters * size // len(place.gpus) + _work(demand, size) + _ROUNDING
+        borrows = bool(demand.lending) and place.gpus == demand.lending
+        weights = 0 if borrows else shape.num_parameters * size // len(place.gpus)
+        weights += demand.version_bytes if demand.adapter else 0
+        standing = weights + _work(demand, size) + _ROUNDING
         per_token = memory.bytes_per_token(shape, size) // min(len(place.gpus), shape.kv_heads)
-        what = f"{_gib(standing)} for weights and work, then a cache of up to {most:,} tokens"
+        held = "work, beside the trainer's weights," if borrows else "weights and work,"
+        what = f"{_gib(standing)} for {held} then a cache of up to {most:,} tokens"
         yield Need(name, gpu, standing + least * per_token, standing + most * per_token, what)
 
 
 def _work(demand: Demand, size: int) -> int:
     """What an engine takes of each of its GPUs beside weights and cache."""
     if demand.engine.kind == "embedded":
-        return memory.working_bytes(demand.shape, size, demand.engine)
+        return memory.working_bytes(demand.shape, size, demand.engine, demand.version_bytes)
     return _THEIR_WORK
 
 

@@ -13,17 +13,17 @@ from freerun.core import ConfigError
 from freerun.engines.config import ResolvedEngineConfig
 from freerun.machine.device import any_gpu, choose_device
 from freerun.machine.machines import LOCAL, Machine, this_machine
-from freerun.models.shape import Shape
+from freerun.models.shape import AdapterShape, Shape
 from freerun.plan.gpu_numbers import GpuNumbers
 from freerun.plan.judging import Judging, plan_judging
 from freerun.plan.lengths import Lengths, check_lengths
 from freerun.plan.memory import Demand, MemoryPlan, plan_memory
 from freerun.plan.placement import EVALUATOR, Place, Placement, RunKind, engine_name, place, rank_name
-from freerun.plan.update import plan_way
+from freerun.plan.update import adapter_of, base_of, lending_gpus, plan_way
 from freerun.rewards.config import RewardConfig
 from freerun.train.config import ResolvedTrainConfig
 from freerun.train.needs import refuse_uneven_heads
-from freerun.weights.way import WeightsWay
+from freerun.weights.way import Base, WeightsWay
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class Assignment:
     """Whether its work has priority on a GPU that it shares."""
     memory_share: float | None
     """How much of its GPU's memory it may take; None without a GPU, or where that is not divided."""
+    base: Base = "own"
     url: str | None = None
     """Where the engine runs already, for one that the run does not start."""
 
@@ -63,6 +64,8 @@ class Plan:
     """What its memory follows from."""
     way: WeightsWay | None
     """How new weights get to the engines; None without a trainer."""
+    adapter: AdapterShape | None = None
+    """What versions are of, where that is all that is trained and the engines compute with it."""
 
     @property
     def reward(self) -> RewardConfig:
@@ -102,9 +105,16 @@ def make_plan(
         refuse_uneven_heads(shape, train.context_parallel)
     way = plan_way(config, placement, engine, train.device) if kind.trains else None
     on_gpu = way is not None and way.name == "ipc"
-    demand = Demand(shape, lengths, engine, train, evaluated, config.engine.memory_share, on_gpu)
+    adapter = adapter_of(config, engine) if way is not None else None
+    lending = lending_gpus(way, shape, placement, engine, train)
+    demand = Demand(
+        *(shape, lengths, engine, train, evaluated, config.engine.memory_share, on_gpu),
+        adapter=adapter,
+        lending=lending,
+        cap=None if config.resources.gpu_memory is None else int(config.resources.gpu_memory * 2**30),
+    )
     memory = plan_memory(demand, placement)
-    assignments = _Assignments(placement, memory)
+    assignments = _Assignments(placement, memory, demand, way)
     urls = config.engine.urls or [None] * (len(placement.engines) + 1)
     engines = [assignments.engine(engine_name(i), at, urls[i]) for i, at in enumerate(placement.engines)]
     ranks = [assignments.rank(rank, at) for rank, at in enumerate(placement.ranks)]
@@ -114,7 +124,8 @@ def make_plan(
     judging = plan_judging(config, there, busy, [rank.machine for rank in ranks])
     threads = config.resources.threads
     return Plan(
-        kind, lengths, engine, train, threads, judging, placement, memory, engines, ranks, evaluator, demand, way
+        *(kind, lengths, engine, train, threads, judging, placement, memory, engines, ranks, evaluator, demand, way),
+        adapter=adapter,
     )
 
 
@@ -155,7 +166,7 @@ def one_more(plan: Plan, resources: ResourcesConfig) -> Plan:
 def _with_engines(plan: Plan, placement: Placement, added: list[Place]) -> Plan:
     placement = replace(placement, engines=[*placement.engines, *added])
     memory = plan_memory(plan.demand, placement)
-    assignments, number = _Assignments(placement, memory), len(plan.engines)
+    assignments, number = _Assignments(placement, memory, plan.demand, plan.way), len(plan.engines)
     engines = [assignments.engine(engine_name(number + i), at, None) for i, at in enumerate(added)]
     return replace(plan, placement=placement, memory=memory, engines=[*plan.engines, *engines])
 
@@ -169,13 +180,23 @@ def _have_gpu(machines: list[Machine]) -> bool:
 class _Assignments:
     placement: Placement
     memory: MemoryPlan
+    demand: Demand
+    way: WeightsWay | None
 
     def engine(self, name: str, at: Place, url: str | None) -> Assignment:
-        return Assignment(name, at.machine, self.placement.engine_sees(at), True, self.memory.share(name), url)
+        sees, share = self.placement.engine_sees(at), self.memory.share(name)
+        return Assignment(name, at.machine, sees, True, share, self._base(at), url)
 
     def rank(self, rank: int, at: Place) -> Assignment:
         name = rank_name(rank)
-        return self.beside_engines(Assignment(name, at.machine, list(at.gpus), False, self.memory.share(name)))
+        base = self._base(at) if len(self.placement.ranks) == 1 else "own"
+        return self.beside_engines(Assignment(name, at.machine, list(at.gpus), False, self.memory.share(name), base))
+
+    def _base(self, at: Place) -> Base:
+        """On a GPU that is not listed, and so not to be divided, everybody has all of it."""
+        if self.demand.engine.device == "cuda" and not at.gpus:
+            return "own"
+        return base_of(at.gpus, self.demand.lending, self.way, self.demand.shape)
 
     def beside_engines(self, assignment: Assignment) -> Assignment:
         """It gives way to the engine on its GPU; where there are several, all have the same priority."""

@@ -65,7 +65,9 @@ class Starter:
             engine = engine.model_copy(update={"urls": (assignment.url,)})
         host = await self.hosts.host(assignment.machine)
         settings = EngineSettings(
-            self._model, engine.plain(), host.machine.address, host.scratch, self.config.model.backend
+            *(self._model, engine.plain(), host.machine.address, host.scratch, self.config.model.backend),
+            adapter=self.plan.adapter,
+            base=assignment.base,
         )
         vital = self.plan.kind is not RunKind.TRAIN
         child = await self.processes.begin(
@@ -135,6 +137,7 @@ class Starter:
             scratch=host.scratch,
             machine=host.machine.name,
             memory_share=assignment.memory_share,
+            base=assignment.base,
         )
         environment = self._environment(name, host)
         child = await self.processes.begin(name, "trainer", settings, threads, environment, host, vital=False)

@@ -19,7 +19,7 @@ from torch import Tensor
 from freerun.core import Batch, Sample, TrainerError, Version
 from freerun.core.reports import StepResult
 from freerun.machine.device import choose_device
-from freerun.models.checkpoint import decoder_to_share, load_decoder, save_tensors
+from freerun.models.checkpoint import Common, decoder_to_share, load_decoder, save_tensors
 from freerun.models.decoder import Decoder
 from freerun.models.shape import Backend
 from freerun.train.advantages import overlong_penalty
@@ -95,12 +95,16 @@ class Learner:
         ranks: Ranks = ALONE,
         how: HowSampled = ALL,
         backend: Backend = "auto",
+        common: Common | None = None,
     ) -> "Learner":
-        """Each of several ranks reads its share of the weights and no more, where the model's code is ours."""
-        device, rest = config.on(choose_device()).device, (config, temperature, seed, longest, ranks)
+        """Each of several ranks reads its share of the weights and no more, where the model's code is ours. Below an
+        adapter, weights are in the type that is computed in, and may be `common` with other processes."""
+        found, rest = config.on(choose_device()), (config, temperature, seed, longest, ranks)
         if ranks.size > 1:
-            return cls(decoder_to_share(folder, device, backend), *rest, folder, how)
-        return cls(load_decoder(folder, device=device, backend=backend), *rest, how=how)
+            return cls(decoder_to_share(folder, found.device, backend), *rest, folder, how)
+        frozen = found.lora.rank > 0 and found.advantages != "gae"  # a critic learns all of its weights
+        dtype = torch.bfloat16 if frozen and found.low_precision else torch.float32
+        return cls(load_decoder(folder, dtype, found.device, backend, common if frozen else None), *rest, how=how)
 
     @property
     def decoder(self) -> Decoder:

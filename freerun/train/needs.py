@@ -3,7 +3,7 @@
 from math import lcm
 
 from freerun.core import ConfigError
-from freerun.models.shape import Shape
+from freerun.models.shape import AdapterShape, Shape
 from freerun.train.config import ResolvedTrainConfig
 
 _SPARE = 2**30
@@ -22,17 +22,22 @@ def refuse_uneven_heads(shape: Shape, context: int) -> None:
         )
 
 
-def standing_bytes(shape: Shape, config: ResolvedTrainConfig, publishes: bool, machines: int = 1) -> int:
+def standing_bytes(shape: Shape, config: ResolvedTrainConfig, machines: int = 1) -> int:
     """What one rank holds between two passes: weights to compute with and to learn, gradient, moments where they are
-    not offloaded. A rank that `publishes` holds two more versions for the engines. Ranks are on so many machines."""
-    size = _size(config)
+    not offloaded. Below an adapter they are there in the type that is computed in, also for a reference. Ranks are on
+    so many machines."""
+    size, adapter = _size(config), AdapterShape(config.lora.rank, config.lora.effective_alpha)
     copy, learned = (2 if size == 2 else 0), 4 + 4 + (0 if config.offload_optimizer else 8)
-    weights = copy + learned if not config.lora.rank else copy + 4  # an adapter is small, but the model is loaded wide
-    weights += copy + learned if config.advantages == "gae" else 0
-    weights += size if config.kl.coef else 0
+    learns = shape.num_parameters
+    weights = 0
+    if config.lora.rank:
+        learns = adapter.num_parameters(shape)
+        weights = (size if config.ranks == 1 and config.advantages != "gae" else copy + 4) * shape.num_parameters
+    weights += (copy + learned) * learns
+    weights += (copy + learned) * shape.num_parameters if config.advantages == "gae" else 0
+    weights += size * shape.num_parameters if config.kl.coef and not (config.lora.rank and config.ranks == 1) else 0
     logits = min(_LOGITS, PASS_TOKENS * shape.vocab_size)  # a chunk, its gradient, the matrix product's workspace
-    published = 2 * size * shape.num_parameters if publishes else 0
-    return shape.num_parameters * weights // _sharing(config, machines) + published + 3 * 4 * logits + _SPARE
+    return weights // _sharing(config, machines) + 3 * 4 * logits + _SPARE
 
 
 def offloaded_bytes(shape: Shape, config: ResolvedTrainConfig, machines: int = 1) -> int:

@@ -1,0 +1,78 @@
+"""Whole runs with an adapter: engines compute with it, an update is the adapter alone, the base is in memory once."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+
+from freerun.commands.export import export
+from freerun.models.adapter import is_of_adapter
+from freerun.observe.records import read_steps
+from freerun.run import training
+from freerun.run.hosts import hosts_of
+from freerun.run.resume import resume
+from freerun.run.running import run_processes
+from freerun.run.start import create_folder
+from freerun.train.checkpoint_folder import CheckpointFolder
+from freerun.weights.slot import SlotReader
+from tests.run.test_train import prepared
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+
+LORA = ("train.lora.rank=16", "train.lr=2e-2", "control.max_staleness=2")
+
+
+async def test_engines_compute_with_the_adapter_in_a_run_and_after_its_resume(tmp_path: Path) -> None:
+    run = prepared(tmp_path, *LORA, "control.steps=12", "evaluate.every=6")
+    outcome = await training.train(run)
+    steps = read_steps(outcome.folder.metrics)
+    fresh = [r.trainer["engine_mismatch_max"] for r in steps if "engine_mismatch_max" in r.trainer]
+    assert max(fresh) < 1e-3, "engine and trainer disagree at equal weights"
+    assert max(r.trainer["drift_staleness"] for r in steps) > 1e-3, "and these are not always the same"
+
+    last = CheckpointFolder(outcome.folder.checkpoints).finished()[12]
+    names = FileSystemReader(last).read_metadata().state_dict_metadata
+    assert all(is_of_adapter(name) for name in names if name.startswith("model.")), "the adapter and its moments alone"
+
+    again = await training.train(*resume(outcome.folder.path, ["control.steps=14"]))
+    assert [record.step for record in again.steps][-2:] == [13, 14]
+    mismatch = [r.trainer.get("engine_mismatch_max", 0.0) for r in again.steps[-2:]]
+    assert max(mismatch) < 1e-3, "after a resume, engines have the base and the newest adapter"
+    export(outcome.folder.path, tmp_path / "exported")
+    saved = load_file(outcome.folder.checkpoints / "last" / "model.safetensors")
+    exported = load_file(tmp_path / "exported" / "model.safetensors")
+    assert all(torch.equal(exported[name], tensor) for name, tensor in saved.items())
+    assert json.loads((tmp_path / "exported" / "adapter" / "adapter_config.json").read_text())["r"] == 16
+
+
+async def test_what_is_published_is_the_adapter_and_the_base_is_mapped_by_all(tmp_path: Path) -> None:
+    run = prepared(tmp_path, *LORA, "control.steps=2", "resources.engines=2")
+    plan = run.plan()
+    assert plan.way is not None
+    assert plan.way.adapter
+    assert {one.base for one in plan.everyone} == {"file"}
+    async with hosts_of(run.config, print) as hosts, run_processes(hosts, run, create_folder(run), plan) as running:
+        handle = await running.trainer.publish()
+        names = SlotReader(Path(handle.location)).read(handle.version, handle.checksum).keys()
+        assert names
+        assert all(name.endswith((".lora_a", ".lora_b")) for name in names)
+        base = hosts.scratch / "base-float32"
+        mapping = await asyncio.to_thread(_processes_that_map, base)
+        assert len(mapping) == 3, "the trainer and two engines"
+
+
+def _processes_that_map(path: Path) -> list[int]:
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            try:
+                maps = (process / "maps").read_text()
+            except OSError:
+                continue
+            if str(path) in maps:
+                found.append(int(process.name))
+    return found
