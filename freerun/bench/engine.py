@@ -22,12 +22,16 @@ from freerun.models.own import random_decoder
 from freerun.models.shape import Shape, shape_of
 
 SHAPES = {
-    "4m": (4, 256, 4, 2, 64, 768, 4_096),
-    "135m": (30, 576, 9, 3, 64, 1536, 49_152),
-    "0.6b": (28, 1024, 16, 8, 128, 3072, 151_936),
-    "1.5b": (28, 1536, 12, 2, 128, 8960, 151_936),
+    "4m": (4, 256, 4, 2, 64, 768, 4_096, True),
+    "135m": (30, 576, 9, 3, 64, 1536, 49_152, True),
+    "0.6b": (28, 1024, 16, 8, 128, 3072, 151_936, True),
+    "1.5b": (28, 1536, 12, 2, 128, 8960, 151_936, True),
+    "7b": (28, 3584, 28, 4, 128, 18_944, 152_064, False),
+    "8b": (36, 4096, 32, 8, 128, 12_288, 151_936, False),
+    "32b": (64, 5120, 64, 8, 128, 25_600, 151_936, False),
 }
-"""Layers, hidden, heads, key/value heads, head dimension, feed-forward, vocabulary; embeddings tied."""
+"""Layers, hidden, heads, key/value heads, head dimension, feed-forward, vocabulary, and whether the embedding is the
+output head; from 7b on as Qwen2.5-7B, Qwen3-8B and Qwen3-32B."""
 
 
 @dataclass(frozen=True)
@@ -81,11 +85,11 @@ def shape_named(model: str, positions: int = 8_192) -> Shape | None:
     """The shape of that name; None when there is none."""
     if model not in SHAPES:
         return None
-    layers, hidden, heads, kv_heads, head_dim, ffn, vocabulary = SHAPES[model]
+    layers, hidden, heads, kv_heads, head_dim, ffn, vocabulary, tied = SHAPES[model]
     raw = {
         "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": vocabulary, "hidden_size": hidden,
         "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv_heads,
-        "head_dim": head_dim, "intermediate_size": ffn, "tie_word_embeddings": True,
+        "head_dim": head_dim, "intermediate_size": ffn, "tie_word_embeddings": tied,
         "max_position_embeddings": positions, "eos_token_id": 1,
     }  # fmt: skip
     return shape_of(raw)

@@ -21,6 +21,7 @@ from freerun.core.files import atomic_folder
 from freerun.models.decoder import Decoder
 from freerun.models.own import OwnDecoder, inverse_frequencies
 from freerun.models.shape import Backend, Shape, read_shape
+from freerun.models.unwritten import MARK, is_unwritten, made_up
 from freerun.models.weight_files import INDEX, KNOWN_TYPES, SINGLE, read_index
 
 PARTS = {
@@ -75,9 +76,13 @@ def load_decoder(
     with torch.device("meta"):
         decoder = OwnDecoder(shape)
     shapes = {name: parameter.shape for name, parameter in decoder.named_parameters()}
-    with _Folder(folder) as files:
+    with ExitStack() as stack:
+        if not is_unwritten(shape):
+            files = stack.enter_context(_Folder(folder))
 
         def read(name: str) -> Tensor:
+            if is_unwritten(shape):
+                return made_up(name, shapes[name], device).to(dtype)
             parts = [files.read(part) for part in hugging_face_names(name)]
             if odd := [part.dtype for part in parts if part.dtype not in _KNOWN]:
                 raise ConfigError(f"{folder}: {name} is of type {odd[0]}: give the model as it was before that")
@@ -119,6 +124,8 @@ def decoder_to_share(folder: Path, device: str = "cpu", backend: Backend = "auto
 def read_rows(folder: Path, name: str, shape: torch.Size, rows: range) -> Tensor:
     """Some rows of one of our tensors, which has that shape; nothing else is read. The file is mapped for that long
     only, so that its pages do not add up beside what they are copied to."""
+    if is_unwritten(read_shape(folder)):
+        return made_up(name, shape, "cpu")[rows.start : rows.stop]
     with _Folder(folder) as files:
         parts = [files.open_slice(part) for part in hugging_face_names(name)]
         if odd := [part.get_dtype() for part in parts if part.get_dtype() not in KNOWN_TYPES]:
@@ -147,7 +154,7 @@ def save_tensors(tensors: Mapping[str, Tensor], shape: Shape, folder: Path, like
     The folder appears complete or not at all.
     """
     dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
-    raw = {k: v for k, v in shape.raw.items() if k not in ("torch_dtype", "dtype")} | {"dtype": dtype}
+    raw = {k: v for k, v in shape.raw.items() if k not in ("torch_dtype", "dtype", MARK)} | {"dtype": dtype}
     with atomic_folder(folder) as unfinished:
         _write_shards(dict(to_hugging_face(tensors, shape)), unfinished)
         (unfinished / "config.json").write_text(json.dumps(raw, indent=2) + "\n")

@@ -57,6 +57,11 @@ class MemoryPlan:
         gpus = self.placement.gpus
         return min((one.bytes / gpus[one.need.gpu].total for one in self.shares if one.need.name == name), default=None)
 
+    def taken(self, gpu: int) -> int:
+        """Bytes of that GPU that the run will have taken when caches and passes are as large as they may be."""
+        here = [share for share in self.shares if share.need.gpu == gpu]
+        return sum(share.bytes for share in here) + _CONTEXT * (len(here) + _visitors(self.placement)[gpu])
+
     def __str__(self) -> str:
         lines = []
         for index in range(len(self.placement.gpus)):
@@ -113,9 +118,7 @@ def plan_memory(demand: Demand, placement: Placement) -> MemoryPlan:
     by_gpu: dict[int, list[Need]] = {}
     for need in _needs(demand, placement):
         by_gpu.setdefault(need.gpu, []).append(need)
-    visitors = Counter(
-        gpu for place in placement.generating for gpu in set(placement.engine_sees(place)) - set(place.gpus)
-    )  # they fetch weights from there
+    visitors = _visitors(placement)
     for index, here in sorted(by_gpu.items()):
         gpu = placement.gpus[index]
         ours = min(gpu.free - int(_SPARE * gpu.total), demand.cap or gpu.total)
@@ -127,6 +130,11 @@ def plan_memory(demand: Demand, placement: Placement) -> MemoryPlan:
         scale = min(1.0, left / wanted) if wanted else 0.0
         shares += [MemoryShare(need, need.least + int(scale * (need.most - need.least))) for need in here]
     return MemoryPlan(placement, shares)
+
+
+def _visitors(placement: Placement) -> Counter[int]:
+    """How many processes of other GPUs fetch weights from each."""
+    return Counter(gpu for place in placement.generating for gpu in set(placement.engine_sees(place)) - set(place.gpus))
 
 
 def _needs(demand: Demand, placement: Placement) -> Iterator[Need]:
