@@ -50,7 +50,7 @@ def _lines(config: RunConfig, shape: Shape, is_published: bool, lengths: Lengths
         yield from indented("memory", memory_in_words(fitting.plan.memory))
     device = choose_device(bool(fitting.placement.gpus))
     engine = config.engine.on(device)
-    way, adapter = plan_way(config, fitting.placement, engine, device), adapter_of(config, engine)
+    way, adapter = plan_way(config, fitting.placement, engine, device), adapter_of(config, fitting.placement, engine)
     yield from indented("weights", update_in_words(way, shape, fitting.placement, adapter))
     yield (
         f"batch      {config.control.groups_per_step} groups × {config.rollout.group_size} samples = "

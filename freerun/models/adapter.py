@@ -7,10 +7,12 @@ copied into their place: whatever was captured or compiled with them stays valid
 
 from collections.abc import Callable, Collection, Iterator
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from freerun.models.decoder import Decoder
+from freerun.models.quantised import QuantisedLinear, quantised_product, widened
 from freerun.models.shape import AdapterShape
 
 _A, _B = ".lora_a", ".lora_b"
@@ -25,13 +27,15 @@ class AdaptedLinear(nn.Linear):
         self.in_features, self.out_features = base.in_features, base.out_features
         self.weight, self.bias = base.weight, base.bias
         self.rank, self.alpha, self.dropout = rank, alpha, dropout
+        self.scale = base.scale if isinstance(base, QuantisedLinear) else None
+        """Of weights of fewer bits: see `quantised.py`."""
         self.lora_a = nn.Parameter(lora_a)
         self.lora_b = nn.Parameter(lora_a.new_zeros(base.out_features, rank))
 
     def forward(self, x: Tensor) -> Tensor:
         """The adapter's part is added by the product that makes it, which rounds once: in bf16, too, engine and trainer
         round the same numbers."""
-        plain, scale = super().forward(x), self.alpha / self.rank
+        plain, scale = self._plain(x), self.alpha / self.rank
         dropped = F.dropout(x.to(self.lora_a.dtype), self.dropout, self.training)
         within = F.linear(dropped, self.lora_a)
         if plain.dtype != within.dtype:
@@ -39,6 +43,15 @@ class AdaptedLinear(nn.Linear):
         rows = plain.view(-1, self.out_features)
         rows.addmm_(within.view(-1, self.rank), self.lora_b.t(), alpha=scale)
         return plain
+
+    def _plain(self, x: Tensor) -> Tensor:
+        if self.scale is None:
+            return super().forward(x)
+        return quantised_product(x, self.weight, self.scale, self.bias)
+
+    def wide_weight(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        """The matrix that `weight`, this layer's own unsharded, stands for."""
+        return weight.to(dtype) if self.scale is None else widened(weight, self.scale, dtype)
 
 
 def adapt(
@@ -61,7 +74,7 @@ def adapt(
 
 def adapt_to_compute(decoder: Decoder, adapter: AdapterShape) -> None:
     """For an engine: all layers, in the weights' own type, with an adapter that is zero until one comes."""
-    adapt(decoder, adapter, lambda base: base.weight.new_zeros(adapter.rank, base.in_features))
+    adapt(decoder, adapter, lambda base: decoder.embed.weight.new_zeros(adapter.rank, base.in_features))
 
 
 def adapted_layers(decoder: Decoder) -> Iterator[tuple[str, AdaptedLinear]]:
@@ -75,6 +88,11 @@ def is_adapted(decoder: Decoder) -> bool:
 def is_of_adapter(name: str) -> bool:
     """Whether a parameter of that name is an adapter's."""
     return name.endswith((_A, _B))
+
+
+def is_scale(name: str) -> bool:
+    """Whether a parameter of that name is a part of the weight beside it."""
+    return name.endswith(".scale")
 
 
 def changing(decoder: Decoder) -> dict[str, nn.Parameter]:

@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from freerun.core import ConfigError
 from freerun.core.files import atomic_folder
 from freerun.models.decoder import Decoder
 from freerun.models.own import OwnDecoder, inverse_frequencies
+from freerun.models.quantised import quantise_layers, quantised
 from freerun.models.shape import Backend, Shape, read_shape
 from freerun.models.unwritten import MARK, is_unwritten, made_up
 from freerun.models.weight_files import INDEX, KNOWN_TYPES, SINGLE, read_index
@@ -45,10 +46,8 @@ _LAYER = re.compile(r"layers\.(\d+)\.(\w+)\.(weight|bias)")
 class Common(Protocol):
     """Where weights are that several processes have in common."""
 
-    def __call__(
-        self, shapes: Mapping[str, torch.Size], dtype: torch.dtype, read: Callable[[str], Tensor]
-    ) -> dict[str, Tensor]:
-        """All of those; `read` has each of them from the model's files."""
+    def __call__(self, likes: Mapping[str, Tensor], read: Callable[[str], Tensor]) -> dict[str, Tensor]:
+        """All of those, which are on the meta device; `read` has each of them from the model's files."""
         ...
 
 
@@ -58,10 +57,12 @@ def load_decoder(
     device: str = "cpu",
     backend: Backend = "auto",
     common: Common | None = None,
+    bits: int = 16,
 ) -> Decoder:
     """The model in that folder. Nothing is initialised first: that alone takes seconds at a billion parameters.
 
-    With `common`, its weights are there if its code is ours, and must not change.
+    With `common`, its weights are there if its code is ours, and must not change. With 8 or 4 `bits`, its linear layers
+    take so many a number, and do not learn.
     """
     shape = read_shape(folder, backend)
     if device == "cuda" and not torch.cuda.is_available():
@@ -72,31 +73,62 @@ def load_decoder(
     if shape.backend == "transformers":
         from freerun.models.borrowed import load_borrowed  # transformers takes seconds
 
+        if bits < 16:
+            raise ConfigError(f"train.lora.bits={bits} works with Freerun's own code for a model alone: leave it at 16")
         return load_borrowed(folder, shape, dtype, device)
     with torch.device("meta"):
-        decoder = OwnDecoder(shape)
-    shapes = {name: parameter.shape for name, parameter in decoder.named_parameters()}
-    with ExitStack() as stack:
-        if not is_unwritten(shape):
-            files = stack.enter_context(_Folder(folder))
-
-        def read(name: str) -> Tensor:
-            if is_unwritten(shape):
-                return made_up(name, shapes[name], device).to(dtype)
-            parts = [files.read(part) for part in hugging_face_names(name)]
-            if odd := [part.dtype for part in parts if part.dtype not in _KNOWN]:
-                raise ConfigError(f"{folder}: {name} is of type {odd[0]}: give the model as it was before that")
-            whole = torch.cat(parts)
-            if whole.shape != shapes[name]:
-                raise ConfigError(f"{folder}: {name} has shape {tuple(whole.shape)}, not {tuple(shapes[name])}")
-            return whole.to(device, dtype)
-
-        tensors = common(shapes, dtype, read) if common else {name: read(name) for name in shapes}
+        decoder = OwnDecoder(shape).to(dtype)
+        sizes = {name: parameter.shape for name, parameter in decoder.named_parameters()}
+        if bits < 16:
+            quantise_layers(decoder, bits)
+    with _weights(folder, shape, sizes, device, dtype) as wide:
+        read = _narrowed(wide, bits) if bits < 16 else wide
+        likes = dict(decoder.named_parameters())
+        tensors = common(likes, read) if common else {name: read(name) for name in likes}
     decoder.load_state_dict(tensors, strict=False, assign=True)  # strict: a tied head has no tensor of its own
     if shape.tied:
         decoder.head.weight = decoder.embed.weight
     decoder.inv_freq = inverse_frequencies(shape).to(device)  # stays float32 whatever the weights are
     return decoder
+
+
+@contextmanager
+def _weights(
+    folder: Path, shape: Shape, sizes: Mapping[str, torch.Size], device: str, dtype: torch.dtype
+) -> Iterator[Callable[[str], Tensor]]:
+    """What reads one of our tensors, of which `sizes` has the size."""
+    if is_unwritten(shape):
+        yield lambda name: made_up(name, sizes[name], device).to(dtype)
+        return
+    with _Folder(folder) as files:
+
+        def read(name: str) -> Tensor:
+            parts = [files.read(part) for part in hugging_face_names(name)]
+            if odd := [part.dtype for part in parts if part.dtype not in _KNOWN]:
+                raise ConfigError(f"{folder}: {name} is of type {odd[0]}: give the model as it was before that")
+            whole = torch.cat(parts)
+            if whole.shape != sizes[name]:
+                raise ConfigError(f"{folder}: {name} has shape {tuple(whole.shape)}, not {tuple(sizes[name])}")
+            return whole.to(device, dtype)
+
+        yield read
+
+
+def _narrowed(wide: Callable[[str], Tensor], bits: int) -> Callable[[str], Tensor]:
+    """What reads codes and scales, a pair of them of one wide weight: codes first."""
+    scales: dict[str, Tensor] = {}
+
+    def read(name: str) -> Tensor:
+        layer, _, kind = name.rpartition(".")
+        if kind == "scale":
+            return scales.pop(layer)
+        weight = wide(name)
+        if kind == "bias" or not _LAYER.fullmatch(name) or weight.dim() < 2:
+            return weight
+        codes, scales[layer] = quantised(weight, bits)
+        return codes
+
+    return read
 
 
 def empty_decoder(shape: Shape) -> Decoder:

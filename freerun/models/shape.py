@@ -60,12 +60,25 @@ class Shape:
         return 3 * self.hidden * self.ffn
 
 
+QUANTISED_GROUP = 64
+"""Numbers that share a scale in weights of fewer bits, where their rows can be cut into so many."""
+
+
 @dataclass(slots=True, frozen=True)
 class AdapterShape:
-    """Of a low-rank adapter on all linear layers (`adapter.py`)."""
+    """Of a low-rank adapter on all linear layers (`adapter.py`), and of what is below it."""
 
     rank: int
     alpha: float
+    bits: int = 16
+    """Of a number in the layers that it is on; from 16 on they are of the type that is computed in."""
+
+    def base_bytes(self, shape: Shape, size: int) -> int:
+        """The weights below it, in numbers of `size` bytes where they are not of fewer bits."""
+        if self.bits >= 16:
+            return shape.num_parameters * size
+        around = (1 if shape.tied else 2) * shape.vocab_size * shape.hidden
+        return around * size + int((shape.num_parameters - around) * (self.bits / 8 + 4 / QUANTISED_GROUP))
 
     def num_parameters(self, shape: Shape) -> int:
         """Our fused layers have one A each."""

@@ -182,7 +182,8 @@ def _engine(name: str, place: Place, placement: Placement, demand: Demand, answe
             continue
         borrows = bool(demand.lending) and place.gpus == demand.lending
         weights = 0 if borrows else shape.num_parameters * size // len(place.gpus)
-        weights += demand.version_bytes if demand.adapter else 0
+        if demand.adapter:
+            weights = (0 if borrows else demand.adapter.base_bytes(shape, size)) + demand.version_bytes
         standing = weights + _work(demand, size) + _ROUNDING
         per_token = memory.bytes_per_token(shape, size) // min(len(place.gpus), shape.kv_heads)
         held = "work, beside the trainer's weights," if borrows else "weights and work,"

@@ -105,7 +105,7 @@ def make_plan(
         refuse_uneven_heads(shape, train.context_parallel)
     way = plan_way(config, placement, engine, train.device) if kind.trains else None
     on_gpu = way is not None and way.name == "ipc"
-    adapter = adapter_of(config, engine) if way is not None else None
+    adapter = adapter_of(config, placement, engine) if way is not None else None
     lending = lending_gpus(way, shape, placement, engine, train)
     demand = Demand(
         *(shape, lengths, engine, train, evaluated, config.engine.memory_share, on_gpu),

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from freerun.config.tree import RunConfig
+from freerun.core import ConfigError
 from freerun.engines.config import ResolvedEngineConfig
 from freerun.machine.device import Device
 from freerun.models.shape import AdapterShape, Shape
@@ -26,17 +27,20 @@ def plan_way(config: RunConfig, placement: Placement, engine: ResolvedEngineConf
     fetching |= {_LATER} if config.launcher != "local" else set()
     on_gpus = engine.kind == "embedded" and device == "cuda"  # what drives other engines has no GPU
     ranks = [place.machine for place in placement.ranks]
-    adapter = adapter_of(config, engine) is not None
+    adapter = adapter_of(config, placement, engine) is not None
     return choose_way(config.weights, ranks, fetching, device, engine.dtype, on_gpus, adapter)
 
 
-def adapter_of(config: RunConfig, engine: ResolvedEngineConfig) -> AdapterShape | None:
+def adapter_of(config: RunConfig, placement: Placement, engine: ResolvedEngineConfig) -> AdapterShape | None:
     """What versions are of where an adapter is trained and the engines compute with it: our own, which the run starts.
     All others are given merged weights."""
-    lora = config.train.lora
-    if not lora.rank or engine.kind != "embedded" or engine.urls:
-        return None
-    return AdapterShape(lora.rank, lora.effective_alpha)
+    lora, ours = config.train.lora, engine.kind == "embedded" and not engine.urls
+    if lora.bits < 16 and (not ours or len(placement.ranks) > 1):
+        raise ConfigError(
+            f"train.lora.bits={lora.bits} works with one trainer rank, and with engines of Freerun's own that the run "
+            "starts: leave it at 16"
+        )
+    return AdapterShape(lora.rank, lora.effective_alpha, lora.bits) if lora.rank and ours else None
 
 
 def lending_gpus(

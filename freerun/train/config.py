@@ -73,6 +73,12 @@ class LoraConfig(Section):
     rank: int = knob(0, "Train a LoRA adapter of this rank instead of the weights; 0 trains the weights.", ge=0)
     alpha: float | None = knob(None, "The adapter is scaled by alpha / rank; empty: twice the rank.", gt=0)
 
+    bits: Literal[16, 8, 4] = knob(
+        16,
+        "Bits that each number of the layers below the adapter takes, in trainer and engine; they are of the type that "
+        "is computed in at 16, and rounded below.",
+    )
+
     @property
     def effective_alpha(self) -> float:
         """Alpha, whether it was set or not; 0 without an adapter."""
@@ -189,6 +195,11 @@ class TrainConfig(Section):
             raise ValueError(
                 "corrections go by π_proximal / π_behavior, which is 1 where the proximal policy is the behavior's; "
                 "set train.proximal=recompute, or leave them out"
+            )
+        if self.lora.bits < 16 and (not self.lora.rank or self.advantages == "gae"):
+            raise ValueError(
+                f"train.lora.bits={self.lora.bits} rounds weights that do not learn: set train.lora.rank, and leave "
+                "train.advantages=gae, whose critic learns all of them"
             )
         if self.ranks and self.ranks % self.context_parallel:
             fitting = max(self.ranks // self.context_parallel, 1) * self.context_parallel

@@ -103,8 +103,9 @@ class Learner:
         if ranks.size > 1:
             return cls(decoder_to_share(folder, found.device, backend), *rest, folder, how)
         frozen = found.lora.rank > 0 and found.advantages != "gae"  # a critic learns all of its weights
+        common = common if frozen else None
         dtype = torch.bfloat16 if frozen and found.low_precision else torch.float32
-        return cls(load_decoder(folder, dtype, found.device, backend, common if frozen else None), *rest, how=how)
+        return cls(load_decoder(folder, dtype, found.device, backend, common, found.lora.bits), *rest, how=how)
 
     @property
     def decoder(self) -> Decoder:

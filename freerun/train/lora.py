@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from freerun.core import ConfigError
 from freerun.core.files import atomic_folder
-from freerun.models.adapter import adapt, adapted_layers, is_of_adapter
+from freerun.models.adapter import adapt, adapted_layers, is_of_adapter, is_scale
 from freerun.models.checkpoint import hugging_face_names, taken_apart
 from freerun.models.decoder import Decoder
 from freerun.models.shape import AdapterShape
@@ -63,13 +63,14 @@ def merged(decoder: Decoder) -> Iterator[tuple[str, Tensor]]:
     """
     adapted = {f"{name}.weight": layer for name, layer in adapted_layers(decoder)}
     for name, parameter in decoder.named_parameters():
-        if is_of_adapter(name):
+        if is_of_adapter(name) or is_scale(name):
             continue
         base = full_tensor(parameter.detach())
         if layer := adapted.get(name):
-            precise = torch.promote_types(base.dtype, torch.float32)
+            dtype = decoder.embed.weight.dtype
+            precise = torch.promote_types(dtype, torch.float32)
             a, b = (full_tensor(factor.detach()).to(precise) for factor in (layer.lora_a, layer.lora_b))
-            base = base.to(precise).addmm(b, a, alpha=layer.alpha / layer.rank).to(base.dtype)
+            base = layer.wide_weight(base, precise).addmm(b, a, alpha=layer.alpha / layer.rank).to(dtype)
         yield name, base
 
 

@@ -7,7 +7,7 @@ from freerun.models.shape import AdapterShape, Shape
 from freerun.train.config import ResolvedTrainConfig
 
 _SPARE = 2**30
-_LOGITS = 2**28
+_LOGITS, _LOGITS_OF_FROZEN = 2**28, 2**26
 """Held at a time, at most."""
 PASS_TOKENS = 32_768
 """Tokens in a pass from which on more gain nothing."""
@@ -26,17 +26,19 @@ def standing_bytes(shape: Shape, config: ResolvedTrainConfig, machines: int = 1)
     """What one rank holds between two passes: weights to compute with and to learn, gradient, moments where they are
     not offloaded. Below an adapter they are there in the type that is computed in, also for a reference. Ranks are on
     so many machines."""
-    size, adapter = _size(config), AdapterShape(config.lora.rank, config.lora.effective_alpha)
+    size, adapter = _size(config), AdapterShape(config.lora.rank, config.lora.effective_alpha, config.lora.bits)
     copy, learned = (2 if size == 2 else 0), 4 + 4 + (0 if config.offload_optimizer else 8)
     learns = shape.num_parameters
     weights = 0
     if config.lora.rank:
         learns = adapter.num_parameters(shape)
-        weights = (size if config.ranks == 1 and config.advantages != "gae" else copy + 4) * shape.num_parameters
+        alone = config.ranks == 1 and config.advantages != "gae"
+        weights = adapter.base_bytes(shape, size) if alone else (copy + 4) * shape.num_parameters
     weights += (copy + learned) * learns
     weights += (copy + learned) * shape.num_parameters if config.advantages == "gae" else 0
     weights += size * shape.num_parameters if config.kl.coef and not (config.lora.rank and config.ranks == 1) else 0
-    logits = min(_LOGITS, PASS_TOKENS * shape.vocab_size)  # a chunk, its gradient, the matrix product's workspace
+    most = _LOGITS_OF_FROZEN if config.lora.rank and config.advantages != "gae" else _LOGITS
+    logits = min(most, PASS_TOKENS * shape.vocab_size)  # a chunk, its gradient, the matrix product's workspace
     return weights // _sharing(config, machines) + 3 * 4 * logits + _SPARE
 
 

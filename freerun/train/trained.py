@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from freerun.core import TrainerError
-from freerun.models.adapter import is_adapted, is_of_adapter
+from freerun.models.adapter import is_adapted, is_of_adapter, is_scale
 from freerun.train.config import ResolvedTrainConfig
 from freerun.train.lora import merged
 from freerun.train.optimizer import AdamW, OffloadedAdamW
@@ -176,11 +176,15 @@ class Frozen:
 
 
 def copy_in(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """A copy of a module with its parameters in that precision; those that are, and do not learn, exist once. What it
-    has besides, such as the frequencies of rotations, stays precise."""
-    once: dict[int, Any] = {id(p): p for p in module.parameters() if not p.requires_grad and p.dtype == dtype}
+    """A copy of a module with its parameters in that precision; those that are, or are of fewer bits, and do not learn,
+    exist once. What it has besides, such as the frequencies of rotations, stays precise."""
+    frozen = ((name, p) for name, p in module.named_parameters() if not p.requires_grad)
+    shared = (p for name, p in frozen if p.dtype == dtype or is_scale(name) or not p.is_floating_point())
+    once: dict[int, Any] = {id(p): p for p in shared}
     copy = deepcopy(module, once)
     for parameter in copy.parameters():
+        if id(parameter) in once:
+            continue
         parameter.data = parameter.data.to(dtype)
     return copy
 

@@ -9,11 +9,12 @@ lender ends: what they have mapped is not theirs. The lender holds a lock, which
     lender     withdraws what was offered before → takes the lock → loads → offers, and stays
     borrower   waits until the lock is held and something is offered → maps it → waits for the lock: then it ends
 
-Both are a `Common` of `models/checkpoint.py`: given the names, shapes and type of tensors, and how to read each, they
+Both are a `Common` of `models/checkpoint.py`: given tensors on the meta device by name, and how to read each, they
 return the tensors.
 """
 
 import fcntl
+import json
 import mmap
 import os
 import pickle
@@ -26,12 +27,13 @@ from pathlib import Path
 from threading import Thread
 
 import torch
+import xxhash
 from torch import Tensor
 
 from freerun.core import WeightsError
 from freerun.core.files import write_atomically
 
-Shapes = Mapping[str, torch.Size]
+Likes = Mapping[str, Tensor]
 Read = Callable[[str], Tensor]
 
 _ALIGNED = 64
@@ -47,9 +49,10 @@ class CommonFile:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def __call__(self, shapes: Shapes, dtype: torch.dtype, read: Read) -> dict[str, Tensor]:
-        places, size = _places(shapes, dtype)
-        path = self._folder / f"base-{str(dtype).removeprefix('torch.')}"
+    def __call__(self, likes: Likes, read: Read) -> dict[str, Tensor]:
+        places, size = _places(likes)
+        kind = json.dumps([(name, str(like.dtype), list(like.shape)) for name, like in likes.items()])
+        path = self._folder / f"base-{xxhash.xxh3_64_hexdigest(kind.encode())}"
         with _locked(path):
             if not path.exists():
                 try:
@@ -61,15 +64,19 @@ class CommonFile:
                         "process of the run holds its own: make it larger (of a container: --shm-size)",
                         file=sys.stderr,
                     )
-                    return {name: read(name) for name in shapes}
-        return {name: tensor.view(shapes[name]) for name, tensor in _mapped(path, places, size, dtype)}
+                    return {name: read(name) for name in likes}
+        content = _mapped(path, size)
+        return {
+            name: content[place.start : place.stop].view(likes[name].dtype).view(likes[name].shape)
+            for name, place in places.items()
+        }
 
 
-def _places(shapes: Shapes, dtype: torch.dtype) -> tuple[dict[str, range], int]:
+def _places(likes: Likes) -> tuple[dict[str, range], int]:
     """Which bytes each tensor is, and how many there are."""
     places, start = {}, 0
-    for name, shape in shapes.items():
-        end = start + shape.numel() * dtype.itemsize
+    for name, like in likes.items():
+        end = start + like.numel() * like.dtype.itemsize
         places[name], start = range(start, end), -(-end // _ALIGNED) * _ALIGNED
     return places, max(start, _ALIGNED)
 
@@ -91,13 +98,11 @@ def _write(path: Path, places: Mapping[str, range], size: int, read: Read) -> No
     unfinished.rename(path)
 
 
-def _mapped(path: Path, places: Mapping[str, range], size: int, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+def _mapped(path: Path, size: int) -> Tensor:
     """What a process writes there by mistake is its own copy of that page."""
     with path.open("rb") as file:
         memory = mmap.mmap(file.fileno(), size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-    whole = torch.frombuffer(memory, dtype=torch.uint8)
-    for name, place in places.items():
-        yield name, whole[place.start : place.stop].view(dtype)
+    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 @contextmanager
@@ -137,17 +142,18 @@ class Borrower:
         """`end` is called when the lender has ended; it ends this process, unless told otherwise."""
         self._offer, self._end = folder / "base-lent", end or _end_process
 
-    def __call__(self, shapes: Shapes, dtype: torch.dtype, read: Read) -> dict[str, Tensor]:
+    def __call__(self, likes: Likes, read: Read) -> dict[str, Tensor]:
         """However long the lender takes to load."""
         from freerun.weights.ipc import device_of, opened
 
         gpu, lent = pickle.loads(self.wait())
         device = device_of(gpu)
         tensors: dict[str, Tensor] = {name: opened(device, *shared) for name, shared in lent.items()}
-        if odd := [name for name, shape in shapes.items() if name not in tensors or tensors[name].shape != shape]:
-            raise WeightsError(f"the trainer's base is not of this model: it has no {odd[0]} of that shape")
+        same = (tensors[name].shape == like.shape for name, like in likes.items() if name in tensors)
+        if sum(same) < len(likes):
+            raise WeightsError("what the trainer lends is not the base of this model")
         Thread(target=self._watch, name="lender", daemon=True).start()
-        return {name: tensors[name] for name in shapes}
+        return {name: tensors[name] for name in likes}
 
     def wait(self) -> bytes:
         """What is offered by a lender that lives."""

@@ -16,12 +16,18 @@ from freerun.weights import common
 from freerun.weights.common import Borrower, CommonFile, Lender
 from tests.tiny import tiny_decoder
 
-SIZES = {"a": torch.Size([3, 5]), "b": torch.Size([7]), "c": torch.Size([64, 33])}
+SIZES = {"a": (3, 5), "b": (7,), "c": (64, 33), "codes": (9, 2)}
+
+
+def likes(dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    made = {name: torch.empty(size, dtype=dtype, device="meta") for name, size in SIZES.items()}
+    return made | {"codes": made["codes"].to(torch.int8)}
 
 
 def tensors(dtype: torch.dtype) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    return {name: torch.randn(size, generator=generator).to(dtype) for name, size in SIZES.items()}
+    made = {name: (9 * torch.randn(size, generator=generator)).to(dtype) for name, size in SIZES.items()}
+    return made | {"codes": made["codes"].to(torch.int8)}
 
 
 def refuse(name: str) -> torch.Tensor:
@@ -31,15 +37,15 @@ def refuse(name: str) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_second_one_maps_what_the_first_has_written(tmp_path: Path, dtype: torch.dtype) -> None:
     expected = tensors(dtype)
-    first = CommonFile(tmp_path)(SIZES, dtype, expected.__getitem__)
-    second = CommonFile(tmp_path)(SIZES, dtype, refuse)
+    first = CommonFile(tmp_path)(likes(dtype), expected.__getitem__)
+    second = CommonFile(tmp_path)(likes(dtype), refuse)
     for name, tensor in expected.items():
         for found in (first[name], second[name]):
             assert torch.equal(found, tensor)
             assert found.data_ptr() % 64 == 0
     second["a"].zero_()
     assert torch.equal(first["a"], expected["a"]), "a write is the writer's own copy"
-    assert torch.equal(CommonFile(tmp_path)(SIZES, dtype, refuse)["a"], expected["a"])
+    assert torch.equal(CommonFile(tmp_path)(likes(dtype), refuse)["a"], expected["a"])
 
 
 def test_a_writer_that_dies_on_its_way_leaves_nothing_that_counts(tmp_path: Path) -> None:
@@ -49,8 +55,8 @@ def test_a_writer_that_dies_on_its_way_leaves_nothing_that_counts(tmp_path: Path
         return tensors(torch.float32)[name]
 
     with pytest.raises(KeyboardInterrupt):
-        CommonFile(tmp_path)(SIZES, torch.float32, dies)
-    found = CommonFile(tmp_path)(SIZES, torch.float32, tensors(torch.float32).__getitem__)
+        CommonFile(tmp_path)(likes(torch.float32), dies)
+    found = CommonFile(tmp_path)(likes(torch.float32), tensors(torch.float32).__getitem__)
     assert torch.equal(found["c"], tensors(torch.float32)["c"])
 
 
@@ -59,7 +65,7 @@ def test_without_room_each_has_its_own(
 ) -> None:
     monkeypatch.setattr(common, "_SPARE_BYTES", 2**62)
     expected = tensors(torch.float32)
-    found = CommonFile(tmp_path)(SIZES, torch.float32, expected.__getitem__)
+    found = CommonFile(tmp_path)(likes(torch.float32), expected.__getitem__)
     assert all(found[name] is tensor for name, tensor in expected.items())
     assert "has no room for 0.0 GiB of weights" in capsys.readouterr().err
 
@@ -82,7 +88,7 @@ folder, size = Path(sys.argv[1]), torch.Size([2**24])
 def pss():
     return next(int(line.split()[1]) for line in open("/proc/self/smaps_rollup") if line.startswith("Pss:"))
 before = pss()
-found = CommonFile(folder)({"a": size}, torch.float32, lambda name: torch.ones(size))
+found = CommonFile(folder)({"a": torch.empty(size, device="meta")}, lambda name: torch.ones(size))
 total = found["a"].sum().item()
 print("there", flush=True)
 sys.stdin.readline()

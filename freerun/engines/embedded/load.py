@@ -22,7 +22,9 @@ def load_for_engine(
     """With an `adapter`, every new version is one, and changes the weights in no way: they may be `common` with other
     processes. It computes nothing until the first comes."""
     config = config.on(choose_device())
-    decoder = load_decoder(folder, getattr(torch, config.dtype), config.device, backend, common)
+    decoder = load_decoder(
+        folder, getattr(torch, config.dtype), config.device, backend, common, adapter.bits if adapter else 16
+    )
     if adapter:
         adapt_to_compute(decoder, adapter)
     return decoder
