@@ -72,6 +72,8 @@ class ResolvedEngineConfig(EngineConfig):
     burst: int
     """Most tokens decoded on a GPU before the host looks at them; fewer where a token takes long."""
     memory_share: float
+    fetched_in_place: bool = False
+    """New weights are read where the trainer has put them, on this GPU: there is no copy of them while they wait."""
 
     def on(
         self, device: Device, *, block_tokens: int | None = None, step_tokens: int | None = None, burst: int = 4

@@ -96,6 +96,8 @@ class Demand:
     """What versions are of, where engines compute with an adapter."""
     lending: tuple[int, ...] = ()
     """The GPU on which engines have their base from the trainer."""
+    in_place: tuple[int, ...] = ()
+    """The GPU on which engines read new versions where the trainer has put them."""
     cap: int | None = None
     """Bytes of each GPU that the run may take, at most."""
 
@@ -184,17 +186,20 @@ def _engine(name: str, place: Place, placement: Placement, demand: Demand, answe
         weights = 0 if borrows else shape.num_parameters * size // len(place.gpus)
         if demand.adapter:
             weights = (0 if borrows else demand.adapter.base_bytes(shape, size)) + demand.version_bytes
-        standing = weights + _work(demand, size) + _ROUNDING
+        standing = weights + _work(demand, place) + _ROUNDING
         per_token = memory.bytes_per_token(shape, size) // min(len(place.gpus), shape.kv_heads)
         held = "work, beside the trainer's weights," if borrows else "weights and work,"
         what = f"{_gib(standing)} for {held} then a cache of up to {most:,} tokens"
         yield Need(name, gpu, standing + least * per_token, standing + most * per_token, what)
 
 
-def _work(demand: Demand, size: int) -> int:
+def _work(demand: Demand, place: Place) -> int:
     """What an engine takes of each of its GPUs beside weights and cache."""
     if demand.engine.kind == "embedded":
-        return memory.working_bytes(demand.shape, size, demand.engine, demand.version_bytes)
+        engine = demand.engine.model_copy(
+            update={"fetched_in_place": bool(place.gpus) and place.gpus == demand.in_place}
+        )
+        return memory.working_bytes(demand.shape, demand.engine_size, engine, demand.version_bytes)
     return _THEIR_WORK
 
 

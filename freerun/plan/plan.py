@@ -80,7 +80,8 @@ class Plan:
     def engine_settings(self, assignment: Assignment) -> ResolvedEngineConfig:
         if assignment.memory_share is None:
             return self.engine
-        return self.engine.model_copy(update={"memory_share": assignment.memory_share})
+        in_place = tuple(assignment.sees) == self.demand.in_place  # it sees more GPUs where they come from another
+        return self.engine.model_copy(update={"memory_share": assignment.memory_share, "fetched_in_place": in_place})
 
 
 def make_plan(
@@ -111,6 +112,7 @@ def make_plan(
         *(shape, lengths, engine, train, evaluated, config.engine.memory_share, on_gpu),
         adapter=adapter,
         lending=lending,
+        in_place=placement.ranks[0].gpus if on_gpu and train.dtype == engine.dtype else (),
         cap=None if config.resources.gpu_memory is None else int(config.resources.gpu_memory * 2**30),
     )
     memory = plan_memory(demand, placement)

@@ -11,6 +11,7 @@ from threading import Event, Thread
 import pytest
 import torch
 
+from freerun.core.files import write_atomically
 from freerun.models.checkpoint import load_decoder, save_decoder
 from freerun.weights import common
 from freerun.weights.common import Borrower, CommonFile, Lender
@@ -127,7 +128,7 @@ class _OnCpu(Lender):
     """Offers something else than GPU memory."""
 
     def put(self, content: bytes) -> None:
-        self._offer.write_bytes(content)
+        write_atomically(self._offer, content)
 
     def die(self) -> None:
         os.close(self._lock)

@@ -37,11 +37,12 @@ def longest_in(cache_tokens: int, block_tokens: int, burst: int) -> int:
 
 
 def working_bytes(shape: Shape, size: int, config: ResolvedEngineConfig, version_bytes: int) -> int:
-    """Beside weights and cache: the next version, of so many bytes, while it is fetched, the widest activations of a
-    step, and the logits of all rows, twice."""
+    """Beside weights and cache: the next version, of so many bytes, while it is fetched, where that takes a copy; the
+    widest activations of a step; and the logits of all rows, twice."""
     width = 3 * shape.ffn + 4 * shape.hidden + 2 * (shape.heads + 2 * shape.kv_heads) * shape.head_dim
     logits = 2 * config.max_running * shape.vocab_size * 4
-    return version_bytes + config.step_tokens * width * size + logits + _SPARE
+    fetched = 0 if config.fetched_in_place else version_bytes
+    return fetched + config.step_tokens * width * size + logits + _SPARE
 
 
 def cache_tokens(decoder: "Decoder", config: ResolvedEngineConfig, version_bytes: int | None = None) -> int:
