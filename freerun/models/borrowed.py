@@ -24,7 +24,7 @@ from transformers.utils import logging
 from freerun.core import ConfigError
 from freerun.models.attention import PackedAttention
 from freerun.models.borrowed_shape import config_of
-from freerun.models.decoder import Attend, Decoder, Reading, Readout
+from freerun.models.decoder import Attend, Decoder, Reading, Readout, Recompute
 from freerun.models.shape import Shape, shape_of
 
 _NAME = "freerun"
@@ -73,7 +73,7 @@ class BorrowedDecoder(Decoder):
         inside = {id(part) for layer in self.layers for part in layer.modules()}
         return (name for name, part in self.named_modules() if isinstance(part, nn.Linear) and id(part) in inside)
 
-    def arrange(self, compiled: bool, recompute: bool) -> None:
+    def arrange(self, compiled: bool, recompute: Recompute) -> None:
         """Nothing is compiled: what holds for one architecture breaks the next."""
         for layer in self.layers if recompute else ():
             layer.forward = partial(self._recomputed, layer.forward)

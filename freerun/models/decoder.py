@@ -11,7 +11,7 @@ Shapes: T tokens, H query heads, K key/value heads, D head dimension; D of value
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -65,6 +65,7 @@ class Readout(NamedTuple):
 
 
 AS_IT_IS = Readout()
+Recompute = bool | Literal["all"]
 
 
 class Decoder(nn.Module):
@@ -96,6 +97,6 @@ class Decoder(nn.Module):
         """The linear layers that LoRA adapts."""
 
     @abstractmethod
-    def arrange(self, compiled: bool, recompute: bool) -> None:
+    def arrange(self, compiled: bool, recompute: Recompute) -> None:
         """Make layers faster or smaller for training without changing what they compute: by compiling them; by not
-        keeping what is inside them for the backward pass, but computing it again."""
+        keeping what is inside them for the backward pass, but computing it again; with "all" the attention, too."""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from freerun.models.decoder import Attend, Decoder
+from freerun.models.decoder import Attend, Decoder, Recompute
 from freerun.models.shape import Shape
 
 Rotary = tuple[Tensor, Tensor]
@@ -57,17 +57,20 @@ class OwnDecoder(Decoder):
     def adaptable(self) -> Iterator[str]:
         return (f"layers.{layer.index}.{name}" for layer in self.layers for name in ("qkv", "out", "gate_up", "down"))
 
-    def arrange(self, compiled: bool, recompute: bool) -> None:
+    def arrange(self, compiled: bool, recompute: Recompute) -> None:
         """Compile the two halves of a layer around its attention, once for all layers and lengths; and do not keep what
-        is inside them for the backward pass. The attention itself is never computed twice."""
+        is inside them for the backward pass. The attention itself is not computed twice, unless "all" is to be: then a
+        layer leaves only what came into it."""
         halves: list[Callable[..., Any]] = [Layer.project, Layer.feed]
         if compiled:
             halves = [torch.compile(half, dynamic=True) for half in halves]
-        if recompute:
+        if recompute is True:
             halves = [partial(checkpoint, half, use_reentrant=False) for half in halves]
         if compiled or recompute:
             for layer in self.layers:
                 layer.project, layer.feed = (partial(half, layer) for half in halves)  # type: ignore[assignment]
+        for layer in self.layers if recompute == "all" else ():
+            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
 
     def _rotary(self, positions_T: Tensor) -> Rotary:
         angles = positions_T[:, None].float() * self.inv_freq

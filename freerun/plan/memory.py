@@ -21,8 +21,9 @@ _CONTEXT = 2**30
 """What CUDA and its libraries take in each process, whatever it does."""
 _SPARE = 0.02
 """The share of a GPU's memory that is left for whoever else uses it."""
-_ROUNDING = 2**29
-"""Allocators round up: what a process gets beyond what it was estimated to need."""
+_KEPT = 2**30
+"""What allocators and kernels keep in each process, at most, and half as much for rounding up; of GPUs that are
+smaller, or to be taken less of, a 16th."""
 _THEIR_WORK = 6 * 2**30
 """What vLLM and SGLang take beside weights and cache: CUDA graphs, workspaces, two buckets of new weights."""
 
@@ -107,6 +108,10 @@ class Demand:
         numbers = self.adapter.num_parameters(self.shape) if self.adapter else self.shape.num_parameters
         return numbers * self.engine_size
 
+    def kept(self, placement: Placement) -> int:
+        """What allocators and kernels keep in each process."""
+        return min(_KEPT, *(min(gpu.total, self.cap or gpu.total) // 16 for gpu in placement.gpus))
+
     @property
     def engine_size(self) -> int:
         """Bytes of a number in the engine."""
@@ -147,7 +152,8 @@ def _needs(demand: Demand, placement: Placement) -> Iterator[Need]:
         publishes = rank == 0 and demand.published_on_gpu
         for gpu in place.gpus:
             published = 2 * demand.version_bytes if publishes else 0
-            standing = needs.standing_bytes(shape, train, len(placement.training)) + published + _ROUNDING
+            kept = demand.kept(placement)
+            standing = needs.standing_bytes(shape, train, len(placement.training), kept) + published + kept // 2
             most, least = max(in_a_pass, longest), longest if train.micro_batch_tokens is None else in_a_pass
             what = f"{_gib(standing)} for weights and optimizer, then passes of up to {most:,} tokens"
             yield Need(rank_name(rank), gpu, standing + least * per_token, standing + most * per_token, what)
@@ -186,7 +192,7 @@ def _engine(name: str, place: Place, placement: Placement, demand: Demand, answe
         weights = 0 if borrows else shape.num_parameters * size // len(place.gpus)
         if demand.adapter:
             weights = (0 if borrows else demand.adapter.base_bytes(shape, size)) + demand.version_bytes
-        standing = weights + _work(demand, place) + _ROUNDING
+        standing = weights + _work(demand, place) + demand.kept(placement) // 2
         per_token = memory.bytes_per_token(shape, size) // min(len(place.gpus), shape.kv_heads)
         held = "work, beside the trainer's weights," if borrows else "weights and work,"
         what = f"{_gib(standing)} for {held} then a cache of up to {most:,} tokens"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from freerun.config.tree import ResourcesConfig, RunConfig
 from freerun.core import ConfigError
 from freerun.engines.config import ResolvedEngineConfig
-from freerun.machine.device import any_gpu, choose_device
+from freerun.machine.device import Device, any_gpu, choose_device
 from freerun.machine.machines import LOCAL, Machine, this_machine
 from freerun.models.shape import AdapterShape, Shape
 from freerun.plan.gpu_numbers import GpuNumbers
@@ -24,6 +24,9 @@ from freerun.rewards.config import RewardConfig
 from freerun.train.config import ResolvedTrainConfig
 from freerun.train.needs import refuse_uneven_heads
 from freerun.weights.way import Base, WeightsWay
+
+_SMALL_GIB = 32
+"""GPUs with less are small."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ def make_plan(
     there = [this_machine()] if machines is None else machines
     device = choose_device(_have_gpu(there))
     placement = place(config, there, kind, evaluates=bool(evaluated))
-    engine = config.engine.on(device)
+    engine = _engine_on(config, device, placement)
     train = config.train.on(device, shape.num_parameters, ranks=len(placement.ranks))
     refuse_uneven_heads(shape, train.context_parallel)
     if kind is not RunKind.SFT:
@@ -129,6 +132,16 @@ def make_plan(
         *(kind, lengths, engine, train, threads, judging, placement, memory, engines, ranks, evaluator, demand, way),
         adapter=adapter,
     )
+
+
+def _engine_on(config: RunConfig, device: Device, placement: Placement) -> ResolvedEngineConfig:
+    """On small GPUs, or where little is to be taken, steps read fewer tokens, so that more is left for the cache."""
+    cap = config.resources.gpu_memory or float("inf")
+    room = min((min(gpu.total / 2**30, cap) for gpu in placement.gpus), default=float("inf"))
+    if device == "cpu" or room >= _SMALL_GIB:
+        return config.engine.on(device)
+    small = config.engine.on(device, step_tokens=2_048)
+    return small.model_copy(update={"spare_bytes": min(small.spare_bytes, int(room * 2**30) // 16)})
 
 
 def joined_by(plan: Plan, machine: Machine) -> Plan:

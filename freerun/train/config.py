@@ -126,7 +126,11 @@ class TrainConfig(Section):
     dtype: Literal["auto", "float32", "bfloat16"] = knob(
         "auto", "What it computes in, over float32 weights; auto: bfloat16 on a GPU, float32 on a CPU."
     )
-    recompute: bool = knob(False, "Compute activations again in the backward pass instead of keeping them.")
+    recompute: bool | Literal["all"] = knob(
+        False,
+        "Compute activations again in the backward pass instead of keeping them; all: those of the attention, too, "
+        "which is slower and leaves room for sequences several times as long.",
+    )
     objective: str = knob(
         DEFAULT_OBJECTIVE,
         "What is learned: decoupled_ppo, ppo, grpo, dr_grpo, dapo, rloo, reinforce_pp, gspo, cispo, or your own as "

@@ -22,10 +22,10 @@ def refuse_uneven_heads(shape: Shape, context: int) -> None:
         )
 
 
-def standing_bytes(shape: Shape, config: ResolvedTrainConfig, machines: int = 1) -> int:
+def standing_bytes(shape: Shape, config: ResolvedTrainConfig, machines: int = 1, spare: int = _SPARE) -> int:
     """What one rank holds between two passes: weights to compute with and to learn, gradient, moments where they are
     not offloaded. Below an adapter they are there in the type that is computed in, also for a reference. Ranks are on
-    so many machines."""
+    so many machines; `spare` is what the allocator and the kernels keep."""
     size, adapter = _size(config), AdapterShape(config.lora.rank, config.lora.effective_alpha, config.lora.bits)
     copy, learned = (2 if size == 2 else 0), 4 + 4 + (0 if config.offload_optimizer else 8)
     learns = shape.num_parameters
@@ -39,7 +39,7 @@ def standing_bytes(shape: Shape, config: ResolvedTrainConfig, machines: int = 1)
     weights += size * shape.num_parameters if config.kl.coef and not (config.lora.rank and config.ranks == 1) else 0
     most = _LOGITS_OF_FROZEN if config.lora.rank and config.advantages != "gae" else _LOGITS
     logits = min(most, PASS_TOKENS * shape.vocab_size)  # a chunk, its gradient, the matrix product's workspace
-    return weights // _sharing(config, machines) + 3 * 4 * logits + _SPARE
+    return weights // _sharing(config, machines) + 3 * 4 * logits + spare
 
 
 def offloaded_bytes(shape: Shape, config: ResolvedTrainConfig, machines: int = 1) -> int:
@@ -61,6 +61,9 @@ def bytes_per_token(shape: Shape, config: ResolvedTrainConfig) -> int:
     often."""
     ranks = config.context_parallel
     queries, keys = shape.heads * shape.head_dim, lcm(shape.kv_heads, ranks) * shape.head_dim
+    if config.recompute == "all":  # what came into each layer, in float32, and all of one layer with its gradients
+        a_layer = 6 * shape.hidden + 3 * queries + 3 * keys + 3 * shape.ffn
+        return int((1.1 * 4 * shape.hidden * shape.layers + 3 * _size(config) * a_layer) / ranks)
     if config.recompute:
         kept = 1.3 * (4 * shape.hidden + 2 * queries + 2 * keys)
     else:

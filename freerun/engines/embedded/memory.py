@@ -9,8 +9,6 @@ from freerun.models.shape import Shape
 if TYPE_CHECKING:
     from freerun.models.decoder import Decoder
 
-_SPARE = 2**30
-"""What the allocator and the kernels keep for themselves."""
 _GUESSED = 16
 """Most tokens of an answer in a burst with guesses: `guess_bursts.py`."""
 
@@ -42,7 +40,7 @@ def working_bytes(shape: Shape, size: int, config: ResolvedEngineConfig, version
     width = 3 * shape.ffn + 4 * shape.hidden + 2 * (shape.heads + 2 * shape.kv_heads) * shape.head_dim
     logits = 2 * config.max_running * shape.vocab_size * 4
     fetched = 0 if config.fetched_in_place else version_bytes
-    return fetched + config.step_tokens * width * size + logits + _SPARE
+    return fetched + config.step_tokens * width * size + logits + config.spare_bytes
 
 
 def cache_tokens(decoder: "Decoder", config: ResolvedEngineConfig, version_bytes: int | None = None) -> int:
