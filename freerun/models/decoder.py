@@ -65,7 +65,7 @@ class Readout(NamedTuple):
 
 
 AS_IT_IS = Readout()
-Recompute = bool | Literal["all"]
+Recompute = bool | Literal["all", "offload"]
 
 
 class Decoder(nn.Module):
@@ -99,4 +99,5 @@ class Decoder(nn.Module):
     @abstractmethod
     def arrange(self, compiled: bool, recompute: Recompute) -> None:
         """Make layers faster or smaller for training without changing what they compute: by compiling them; by not
-        keeping what is inside them for the backward pass, but computing it again; with "all" the attention, too."""
+        keeping what is inside them for the backward pass, but computing it again; with "all" the attention, too;
+        with "offload", what came into a layer waits in the machine's memory."""

@@ -10,11 +10,13 @@ Shapes: T tokens, H query heads, K key/value heads, D head dimension.
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import save_on_cpu
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -60,7 +62,7 @@ class OwnDecoder(Decoder):
     def arrange(self, compiled: bool, recompute: Recompute) -> None:
         """Compile the two halves of a layer around its attention, once for all layers and lengths; and do not keep what
         is inside them for the backward pass. The attention itself is not computed twice, unless "all" is to be: then a
-        layer leaves only what came into it."""
+        layer leaves only what came into it, with "offload" in the machine's memory."""
         halves: list[Callable[..., Any]] = [Layer.project, Layer.feed]
         if compiled:
             halves = [torch.compile(half, dynamic=True) for half in halves]
@@ -69,8 +71,8 @@ class OwnDecoder(Decoder):
         if compiled or recompute:
             for layer in self.layers:
                 layer.project, layer.feed = (partial(half, layer) for half in halves)  # type: ignore[assignment]
-        for layer in self.layers if recompute == "all" else ():
-            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+        for layer in self.layers if recompute in ("all", "offload") else ():
+            layer.forward = partial(_again, layer.forward, recompute == "offload")
 
     def _rotary(self, positions_T: Tensor) -> Rotary:
         angles = positions_T[:, None].float() * self.inv_freq
@@ -108,6 +110,14 @@ class Layer(nn.Module):
         gate, up = self.gate_up(normed(hidden, self.mlp_norm)).chunk(2, dim=-1)
         fed: Tensor = self.down(F.silu(gate) * up)
         return hidden + fed
+
+
+def _again(forward: Callable[..., Tensor], offload: bool, *given: Any) -> Tensor:
+    """Computed now, and in the backward pass again. What is given to it is saved where hooks say."""
+    aside = save_on_cpu(pin_memory=True) if offload and given[0].is_cuda else nullcontext()
+    with aside:
+        computed: Tensor = checkpoint(forward, *given, use_reentrant=False)
+        return computed
 
 
 def normed(x: Tensor, norm: nn.Module) -> Tensor:

@@ -20,6 +20,7 @@ from freerun.plan.plan import Plan, make_plan
 _CHANGES: list[tuple[str, Any]] = [
     ("train__recompute", True),
     ("train__recompute", "all"),
+    ("train__recompute", "offload"),
     ("train__micro_batch_tokens", None),
     ("resources__engines", None),
     ("engine__max_running", 32),

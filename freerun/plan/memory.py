@@ -165,15 +165,23 @@ def _needs(demand: Demand, placement: Placement) -> Iterator[Need]:
 
 
 def _check_machines(demand: Demand, placement: Placement) -> None:
-    """Refuse an optimizer that is to be in a machine's own memory where that is too small."""
+    """Refuse what is to be in a machine's own memory where that is too small."""
     each = needs.offloaded_bytes(demand.shape, demand.train, len(placement.training) or 1)
     for machine in placement.machines:
         needed = each * sum(rank.machine == machine.name for rank in placement.ranks)
         if needed > machine.memory:
             raise ConfigError(
-                f"{machine.name} has {_gib(machine.memory)} of memory, and train.offload_optimizer needs "
-                f"{_gib(needed)} of it: unset it, or train on more machines"
+                f"{machine.name} has {_gib(machine.memory)} of memory, and "
+                f"{' and '.join(_offloading(demand.train))} needs {_gib(needed)} of it: unset it, or train on more "
+                "machines"
             )
+
+
+def _offloading(train: ResolvedTrainConfig) -> Iterator[str]:
+    if train.offload_optimizer and not train.lora.rank:
+        yield "train.offload_optimizer"
+    if train.recompute == "offload":
+        yield "train.recompute=offload"
 
 
 def _engine(name: str, place: Place, placement: Placement, demand: Demand, answers: int) -> Iterator[Need]:

@@ -126,10 +126,10 @@ class TrainConfig(Section):
     dtype: Literal["auto", "float32", "bfloat16"] = knob(
         "auto", "What it computes in, over float32 weights; auto: bfloat16 on a GPU, float32 on a CPU."
     )
-    recompute: bool | Literal["all"] = knob(
+    recompute: bool | Literal["all", "offload"] = knob(
         False,
         "Compute activations again in the backward pass instead of keeping them; all: those of the attention, too, "
-        "which is slower and leaves room for sequences several times as long.",
+        "for sequences several times as long; offload: and what comes into each layer waits in the machine's memory.",
     )
     objective: str = knob(
         DEFAULT_OBJECTIVE,

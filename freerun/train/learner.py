@@ -26,7 +26,7 @@ from freerun.train.advantages import overlong_penalty
 from freerun.train.assemble import assemble
 from freerun.train.average import sequence_weights
 from freerun.train.begun import Begun
-from freerun.train.budget import Passes, micro_batch_budget
+from freerun.train.budget import MOST, Passes, micro_batch_budget
 from freerun.train.causes import Causes
 from freerun.train.config import TrainConfig
 from freerun.train.corrections import Ratios, correct
@@ -41,6 +41,7 @@ from freerun.train.kl import kl_estimate
 from freerun.train.lora import save_adapter
 from freerun.train.losses import find_objective
 from freerun.train.members import Added, Member, by_sample, compared, members_in, returned, trained_in, weights_of
+from freerun.train.needs import PASS_TOKENS
 from freerun.train.objective import Tokens, sequence_sum
 from freerun.train.packing import Advantage, Packed, num_trained, pack, shared_out, untrained, within
 from freerun.train.prefixes import distinct_tokens
@@ -74,9 +75,10 @@ class Learner:
         self._shape = decoder.shape
         self._health, self._causes = Health(), Causes(how, ranks)
         self._how = how
+        most = PASS_TOKENS if config.recompute == "offload" else MOST
         self._passes = Passes(
             config.micro_batch_tokens,
-            lambda: micro_batch_budget(self.policy, self._critic, self._device, ranks),
+            lambda: micro_batch_budget(self.policy, self._critic, self._device, ranks, most),
             alone=ranks.size == 1,
         )
         self._entropy = math.inf

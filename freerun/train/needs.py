@@ -43,11 +43,13 @@ def standing_bytes(shape: Shape, config: ResolvedTrainConfig, machines: int = 1,
 
 
 def offloaded_bytes(shape: Shape, config: ResolvedTrainConfig, machines: int = 1) -> int:
-    """What one rank holds in the machine's memory: the optimizer's moments, where they are offloaded."""
+    """What one rank holds in the machine's memory: the optimizer's moments, and what came into layers, in float32,
+    where they are offloaded."""
+    inputs = PASS_TOKENS * 4 * shape.hidden * shape.layers if config.recompute == "offload" else 0
     if not config.offload_optimizer or config.lora.rank:
-        return 0
+        return inputs
     learning = 2 if config.advantages == "gae" else 1
-    return 8 * learning * shape.num_parameters // _sharing(config, machines)
+    return inputs + 8 * learning * shape.num_parameters // _sharing(config, machines)
 
 
 def _sharing(config: ResolvedTrainConfig, machines: int) -> int:
@@ -61,9 +63,10 @@ def bytes_per_token(shape: Shape, config: ResolvedTrainConfig) -> int:
     often."""
     ranks = config.context_parallel
     queries, keys = shape.heads * shape.head_dim, lcm(shape.kv_heads, ranks) * shape.head_dim
-    if config.recompute == "all":  # what came into each layer, in float32, and all of one layer with its gradients
+    if config.recompute in ("all", "offload"):  # what came into layers; all of one layer with its gradients
         a_layer = 6 * shape.hidden + 3 * queries + 3 * keys + 3 * shape.ffn
-        return int((1.1 * 4 * shape.hidden * shape.layers + 3 * _size(config) * a_layer) / ranks)
+        inputs = 0 if config.recompute == "offload" else 4 * shape.hidden * shape.layers
+        return int((1.1 * inputs + 3 * _size(config) * a_layer) / ranks)
     if config.recompute:
         kept = 1.3 * (4 * shape.hidden + 2 * queries + 2 * keys)
     else:
