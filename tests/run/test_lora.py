@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from freerun.commands.export import export
+from freerun.machine.processes import ChildProcess
 from freerun.models.adapter import is_of_adapter
 from freerun.observe.records import read_steps
 from freerun.run import training
@@ -19,9 +20,12 @@ from freerun.run.running import run_processes
 from freerun.run.start import create_folder
 from freerun.train.checkpoint_folder import CheckpointFolder
 from freerun.weights.slot import SlotReader
+from tests.run.test_kept_trainer import Killer, started
 from tests.run.test_train import prepared
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+
+__all__ = ["started"]
 
 LORA = ("train.lora.rank=16", "train.lr=2e-2", "control.max_staleness=2")
 
@@ -76,3 +80,17 @@ def _processes_that_map(path: Path) -> list[int]:
             if str(path) in maps:
                 found.append(int(process.name))
     return found
+
+
+async def test_a_killed_trainer_and_a_killed_engine_map_the_same_base_again(
+    tmp_path: Path, started: dict[str, list[ChildProcess]]
+) -> None:
+    trainer, engine = Killer(started, "trainer", {4: 0.01}), Killer(started, "engine 0", {8: 0.01})
+    settings = ("control.steps=12", "train.save_every=3", "resources.engines=2", "train.lora.bits=8", "name=killed")
+    outcome = await training.train(prepared(tmp_path, *LORA, *settings), guests=[trainer, engine])
+    assert (trainer.killed, engine.killed) == (1, 1)
+    assert (len(started["trainer"]), len(started["engine 0"]), len(started["engine 1"])) == (2, 2, 1)
+    assert [record.step for record in outcome.steps] == list(range(1, 13))
+    fresh = [r.trainer.get("engine_mismatch_max", 0.0) for r in outcome.steps]
+    assert max(fresh) < 1e-3
+    assert len([name for name in trainer.scratch if name.startswith("base-") and "." not in name]) == 1
