@@ -19,6 +19,8 @@ from freerun.models.shape import QUANTISED_GROUP
 
 _WIDTH = 1024
 """Numbers that one program of the kernel makes."""
+_FEW_ROWS, _OUTS = 64, 32
+"""Up to so many rows a product reads the codes itself, so many rows of them a program."""
 
 
 class QuantisedLinear(nn.Linear):
@@ -106,6 +108,21 @@ def _widened_on_gpu(codes: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
     return out
 
 
+def _few_rows_on_gpu(x: Tensor, codes: Tensor, scale: Tensor) -> Tensor:
+    """Of rows as a step of decoding has them. It rounds what it multiplies with as `widened` does."""
+    from freerun.models.quantised_kernel import few_rows_kernel
+
+    packed, outs, (rows, width) = codes.dtype == torch.uint8, len(codes), x.shape
+    out = torch.empty(rows, outs, dtype=x.dtype, device=x.device)
+    levels = _levels(str(codes.device)) if packed else scale
+    padded = max(16, 1 << (rows - 1).bit_length())
+    few_rows_kernel[(-(-outs // _OUTS),)](
+        x, codes, scale, levels, out, rows, outs, WIDTH=width, GROUP=width // scale.shape[1],
+        PACKED=packed, R=padded, N=_OUTS, K=128, num_warps=4, num_stages=3,
+    )  # fmt: skip
+    return out
+
+
 @lru_cache
 def _levels(device: str) -> Tensor:
     """The sixteen, from -1 to 1: quantiles of a normal distribution, eight above zero and seven below, zero itself."""
@@ -118,6 +135,8 @@ def _levels(device: str) -> Tensor:
 
 @torch.library.custom_op("freerun::quantised_product", mutates_args=())
 def _product(x: Tensor, codes: Tensor, scale: Tensor) -> Tensor:
+    if x.is_cuda and x.dtype == torch.bfloat16 and x.dim() == 2 and len(x) <= _FEW_ROWS:
+        return _few_rows_on_gpu(x.contiguous(), codes, scale)
     return F.linear(x, widened(codes, scale, x.dtype))
 
 

@@ -80,6 +80,11 @@ class AdapterShape:
         around = (1 if shape.tied else 2) * shape.vocab_size * shape.hidden
         return around * size + int((shape.num_parameters - around) * (self.bits / 8 + 4 / QUANTISED_GROUP))
 
+    def widened_bytes(self, shape: Shape, size: int) -> int:
+        """The widest matrix of fewer bits, while it is multiplied with."""
+        widest = max(2 * shape.ffn, (shape.heads + 2 * shape.kv_heads) * shape.head_dim)
+        return widest * shape.hidden * size if self.bits < 16 else 0
+
     def num_parameters(self, shape: Shape) -> int:
         """Our fused layers have one A each."""
         heads, hidden = shape.heads * shape.head_dim, shape.hidden

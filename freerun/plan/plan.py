@@ -100,7 +100,7 @@ def make_plan(
     there = [this_machine()] if machines is None else machines
     device = choose_device(_have_gpu(there))
     placement = place(config, there, kind, evaluates=bool(evaluated))
-    engine = _engine_on(config, device, placement)
+    engine = _engine_on(config, shape, device, placement)
     train = config.train.on(device, shape.num_parameters, ranks=len(placement.ranks))
     refuse_uneven_heads(shape, train.context_parallel)
     if kind is not RunKind.SFT:
@@ -134,14 +134,17 @@ def make_plan(
     )
 
 
-def _engine_on(config: RunConfig, device: Device, placement: Placement) -> ResolvedEngineConfig:
+def _engine_on(config: RunConfig, shape: Shape, device: Device, placement: Placement) -> ResolvedEngineConfig:
     """On small GPUs, or where little is to be taken, steps read fewer tokens, so that more is left for the cache."""
     cap = config.resources.gpu_memory or float("inf")
     room = min((min(gpu.total / 2**30, cap) for gpu in placement.gpus), default=float("inf"))
-    if device == "cpu" or room >= _SMALL_GIB:
-        return config.engine.on(device)
-    small = config.engine.on(device, step_tokens=2_048)
-    return small.model_copy(update={"spare_bytes": min(small.spare_bytes, int(room * 2**30) // 16)})
+    engine = config.engine.on(device)
+    spare = engine.spare_bytes
+    if device == "cuda" and room < _SMALL_GIB:
+        engine, spare = config.engine.on(device, step_tokens=2_048), min(spare, int(room * 2**30) // 16)
+    adapter = AdapterShape(config.train.lora.rank, 0.0, config.train.lora.bits)
+    spare += adapter.widened_bytes(shape, 4 if engine.dtype == "float32" else 2)
+    return engine.model_copy(update={"spare_bytes": spare})
 
 
 def joined_by(plan: Plan, machine: Machine) -> Plan:

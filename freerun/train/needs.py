@@ -39,7 +39,7 @@ def standing_bytes(shape: Shape, config: ResolvedTrainConfig, machines: int = 1,
     weights += size * shape.num_parameters if config.kl.coef and not (config.lora.rank and config.ranks == 1) else 0
     most = _LOGITS_OF_FROZEN if config.lora.rank and config.advantages != "gae" else _LOGITS
     logits = min(most, PASS_TOKENS * shape.vocab_size)  # a chunk, its gradient, the matrix product's workspace
-    return weights // _sharing(config, machines) + 3 * 4 * logits + spare
+    return weights // _sharing(config, machines) + 3 * 4 * logits + adapter.widened_bytes(shape, size) + spare
 
 
 def offloaded_bytes(shape: Shape, config: ResolvedTrainConfig, machines: int = 1) -> int:

@@ -45,6 +45,19 @@ def test_the_kernel_widens_as_torch_does(bits: int, dtype: torch.dtype) -> None:
     torch.testing.assert_close(widened(codes, scale, dtype).cpu(), widened(codes.cpu(), scale.cpu(), dtype))
 
 
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize(("rows", "outs", "width"), [(1, 48, 64), (17, 333, 832), (64, 5_120, 2_048)])
+def test_a_few_rows_are_multiplied_as_many_are(bits: int, rows: int, outs: int, width: int) -> None:
+    codes, scale = quantised(torch.randn(outs, width, device="cuda"), bits)
+    x = torch.randn(rows, width, device="cuda").bfloat16()
+    many = torch.cat([x, torch.zeros(100, width, device="cuda", dtype=x.dtype)])
+    got = quantised_product(x, codes, scale, None).float()
+    expected = x.double() @ widened(codes, scale, torch.bfloat16).double().T
+    assert (got - expected).norm() / expected.norm() < 4e-3
+    assert (got - quantised_product(many, codes, scale, None)[:rows]).norm() / expected.norm() < 4e-3
+
+
 @pytest.mark.parametrize("bits", [8, 4])
 def test_gradients_of_what_comes_in_compiled_too(bits: int) -> None:
     codes, scale = quantised(torch.randn(24, 64, device=DEVICE), bits)
