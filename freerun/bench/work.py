@@ -85,6 +85,8 @@ class Work:
         )
         if work.model not in (TINY, *SHAPES):
             raise ConfigError(f"--model {work.model} is not known; it is {', '.join((TINY, *SHAPES))}")
+        if work.model in _FEWER and not visible_gpus():
+            raise ConfigError(f"--model {work.model} is too large for a CPU: use a GPU, or a smaller one")
         if work.longest < work.shortest:
             raise ConfigError(f"--longest {work.longest} is too short; make it at least {work.shortest}")
         return work
