@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,12 @@ import torch
 from safetensors.torch import load_file
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 
+import freerun
 from freerun.commands.export import export
 from freerun.machine.processes import ChildProcess
 from freerun.models.adapter import is_of_adapter
 from freerun.observe.records import read_steps
+from freerun.plan.plan import _Assignments
 from freerun.run import training
 from freerun.run.hosts import hosts_of
 from freerun.run.resume import resume
@@ -94,3 +97,43 @@ async def test_a_killed_trainer_and_a_killed_engine_map_the_same_base_again(
     fresh = [r.trainer.get("engine_mismatch_max", 0.0) for r in outcome.steps]
     assert max(fresh) < 1e-3
     assert len([name for name in trainer.scratch if name.startswith("base-") and "." not in name]) == 1
+
+
+WITHOUT_A_GPU = """
+import sys
+if "freerun.run.child" in " ".join(sys.orig_argv):
+    import pickle, threading
+    from freerun.core.files import write_atomically
+    from freerun.weights.common import Borrower, Lender
+
+    def offer(self, tensors):
+        write_atomically(self._offer, pickle.dumps({name: tensor.clone() for name, tensor in tensors.items()}))
+
+    def borrow(self, likes, read):
+        lent = pickle.loads(self.wait())
+        threading.Thread(target=self._watch, daemon=True).start()
+        return {name: lent[name] for name in likes}
+
+    Lender.offer, Borrower.__call__ = offer, borrow
+"""
+"""What is offered is the tensors themselves: CUDA IPC aside, everything is as on a GPU."""
+
+
+async def test_borrowers_end_with_their_lender_and_come_back_with_the_next(
+    tmp_path: Path, started: dict[str, list[ChildProcess]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT_A_GPU)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{Path(freerun.__file__).parents[1]}")
+    monkeypatch.setattr(_Assignments, "_base", lambda self, at: "lent")
+    killers = [Killer(started, "engine 1", {3: 0.01}), Killer(started, "trainer", {5: 0.01})]
+    settings = ("control.steps=9", "train.save_every=3", "resources.engines=2", "name=lent")
+    outcome = await training.train(prepared(tmp_path, *LORA, *settings), guests=killers)
+    assert [killer.killed for killer in killers] == [1, 1]
+    assert (len(started["trainer"]), len(started["engine 0"])) == (2, 2)
+    assert len(started["engine 1"]) in (2, 3), "it may still be on its way when the trainer dies"
+    assert [record.step for record in outcome.steps] == list(range(1, 10))
+    assert max(r.trainer.get("engine_mismatch_max", 0.0) for r in outcome.steps) < 1e-3
+    ended = [
+        note for note in killers[0].notes if "the trainer has ended, and with it the weights that it shared" in note
+    ]
+    assert ended
