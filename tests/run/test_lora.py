@@ -56,6 +56,17 @@ async def test_engines_compute_with_the_adapter_in_a_run_and_after_its_resume(tm
     assert json.loads((tmp_path / "exported" / "adapter" / "adapter_config.json").read_text())["r"] == 16
 
 
+async def test_ranks_publish_parts_of_the_adapter(tmp_path: Path) -> None:
+    run = prepared(tmp_path, *LORA, "control.steps=4", "train.ranks=2")
+    assert {one.process: one.base for one in run.plan().everyone} == {
+        "engine 0": "file",
+        "trainer": "own",
+        "trainer 1": "own",
+    }
+    outcome = await training.train(run)
+    assert max(r.trainer.get("engine_mismatch_max", 0.0) for r in outcome.steps) < 1e-3
+
+
 async def test_what_is_published_is_the_adapter_and_the_base_is_mapped_by_all(tmp_path: Path) -> None:
     run = prepared(tmp_path, *LORA, "control.steps=2", "resources.engines=2")
     plan = run.plan()
