@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import save_on_cpu
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from freerun.models.aside import waiting_aside
 from freerun.models.decoder import Attend, Decoder, Recompute
 from freerun.models.shape import Shape
 
@@ -113,9 +113,8 @@ class Layer(nn.Module):
 
 
 def _again(forward: Callable[..., Tensor], offload: bool, *given: Any) -> Tensor:
-    """Computed now, and in the backward pass again. What is given to it is saved where hooks say."""
-    aside = save_on_cpu(pin_memory=True) if offload and given[0].is_cuda else nullcontext()
-    with aside:
+    """Computed now, and in the backward pass again, from what is given to it: that may wait aside."""
+    with waiting_aside(given[0]) if offload and torch.is_grad_enabled() else nullcontext():
         computed: Tensor = checkpoint(forward, *given, use_reentrant=False)
         return computed
 

@@ -9,6 +9,8 @@ from freerun.train.config import ResolvedTrainConfig
 _SPARE = 2**30
 _LOGITS, _LOGITS_OF_FROZEN = 2**28, 2**26
 """Held at a time, at most."""
+_PIECE = 2**26
+"""Of the machine's memory, which tensors wait in: `models/aside.py`."""
 PASS_TOKENS = 32_768
 """Tokens in a pass from which on more gain nothing."""
 
@@ -45,7 +47,7 @@ def standing_bytes(shape: Shape, config: ResolvedTrainConfig, machines: int = 1,
 def offloaded_bytes(shape: Shape, config: ResolvedTrainConfig, machines: int = 1) -> int:
     """What one rank holds in the machine's memory: the optimizer's moments, and what came into layers, in float32,
     where they are offloaded."""
-    inputs = PASS_TOKENS * 4 * shape.hidden * shape.layers if config.recompute == "offload" else 0
+    inputs = shape.layers * (4 * shape.hidden * PASS_TOKENS + _PIECE) if config.recompute == "offload" else 0
     if not config.offload_optimizer or config.lora.rank:
         return inputs
     learning = 2 if config.advantages == "gae" else 1
