@@ -65,9 +65,9 @@ def random_decoder(family: str, seed: int = 0, dtype: torch.dtype = torch.float3
     return decoder
 
 
-def random_folder(family: str, folder: Path, seed: int = 0, dtype: torch.dtype = torch.float32) -> Path:
+def random_folder(family: str, folder: Path, seed: int = 0, dtype: torch.dtype = torch.float32, **changes: Any) -> Path:
     """As transformers writes it."""
-    random_decoder(family, seed, dtype).model.save_pretrained(folder)
+    random_decoder(family, seed, dtype, **changes).model.save_pretrained(folder)
     return folder
 
 

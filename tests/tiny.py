@@ -22,6 +22,20 @@ TINY: dict[str, Any] = {
 }  # fmt: skip
 
 
+MIXTURES: dict[str, dict[str, Any]] = {
+    "qwen3_moe": {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "norm_topk_prob": True,
+                  "mlp_only_layers": [1], "num_hidden_layers": 3},
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 24},
+    "olmoe": {"num_experts": 5, "num_experts_per_tok": 3, "intermediate_size": 24, "tie_word_embeddings": False},
+}  # fmt: skip
+"""What makes a mixture of experts of `TINY`; the first has a layer without experts."""
+
+
+def mixture(family: str) -> dict[str, Any]:
+    architecture = {"qwen3_moe": "Qwen3Moe", "mixtral": "Mixtral", "olmoe": "Olmoe"}[family]
+    return {"model_type": family, "architectures": [f"{architecture}ForCausalLM"], **MIXTURES[family]}
+
+
 def tiny_decoder(seed: int = 0, std: float = 0.25, dtype: torch.dtype = torch.float32, **changes: Any) -> OwnDecoder:
     """Random weights large enough that its distributions are far from uniform."""
     decoder = OwnDecoder(shape_of(TINY | changes))

@@ -19,19 +19,23 @@ from freerun.machine.device import Device, choose_device
 from freerun.models.checkpoint import load_decoder
 from freerun.models.decoder import Decoder
 from freerun.models.own import random_decoder
-from freerun.models.shape import Shape, shape_of
+from freerun.models.shape import Backend, Shape, shape_of
 
 SHAPES = {
-    "4m": (4, 256, 4, 2, 64, 768, 4_096, True),
-    "135m": (30, 576, 9, 3, 64, 1536, 49_152, True),
-    "0.6b": (28, 1024, 16, 8, 128, 3072, 151_936, True),
-    "1.5b": (28, 1536, 12, 2, 128, 8960, 151_936, True),
-    "7b": (28, 3584, 28, 4, 128, 18_944, 152_064, False),
-    "8b": (36, 4096, 32, 8, 128, 12_288, 151_936, False),
-    "32b": (64, 5120, 64, 8, 128, 25_600, 151_936, False),
+    "4m": (4, 256, 4, 2, 64, 768, 4_096),
+    "135m": (30, 576, 9, 3, 64, 1536, 49_152),
+    "0.6b": (28, 1024, 16, 8, 128, 3072, 151_936),
+    "1.5b": (28, 1536, 12, 2, 128, 8960, 151_936),
+    "7b": (28, 3584, 28, 4, 128, 18_944, 152_064),
+    "8b": (36, 4096, 32, 8, 128, 12_288, 151_936),
+    "32b": (64, 5120, 64, 8, 128, 25_600, 151_936),
+    "8m-a3m": (4, 256, 4, 2, 64, 128, 4_096, 16, 4),
+    "1b-a0.3b": (24, 1024, 16, 8, 64, 512, 49_152, 32, 4),
 }
-"""Layers, hidden, heads, key/value heads, head dimension, feed-forward, vocabulary, and whether the embedding is the
-output head; from 7b on as Qwen2.5-7B, Qwen3-8B and Qwen3-32B."""
+"""Layers, hidden, heads, key/value heads, head dimension, feed-forward, vocabulary. Of mixtures also: experts of a
+layer, and how many of them a token goes through."""
+_UNTIED = ("7b", "8b", "32b")
+"""Those whose output head is not the embedding, as in Qwen2.5-7B, Qwen3-8B and Qwen3-32B, whose shapes they have."""
 
 
 @dataclass(frozen=True)
@@ -85,23 +89,34 @@ def shape_named(model: str, positions: int = 8_192) -> Shape | None:
     """The shape of that name; None when there is none."""
     if model not in SHAPES:
         return None
-    layers, hidden, heads, kv_heads, head_dim, ffn, vocabulary, tied = SHAPES[model]
-    raw = {
+    layers, hidden, heads, kv_heads, head_dim, ffn, vocabulary, *experts = SHAPES[model]
+    raw: dict[str, Any] = {
         "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": vocabulary, "hidden_size": hidden,
         "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv_heads,
-        "head_dim": head_dim, "intermediate_size": ffn, "tie_word_embeddings": tied,
+        "head_dim": head_dim, "intermediate_size": ffn, "tie_word_embeddings": model not in _UNTIED,
         "max_position_embeddings": positions, "eos_token_id": 1,
     }  # fmt: skip
+    if experts:
+        count, per_token = experts
+        raw |= {
+            "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "num_experts": count,
+            "num_experts_per_tok": per_token, "moe_intermediate_size": ffn, "norm_topk_prob": True,
+        }  # fmt: skip
     return shape_of(raw)
 
 
-def decoder_of(model: str, device: str, dtype: torch.dtype) -> Decoder:
+def decoder_of(model: str, device: str, dtype: torch.dtype, backend: Backend = "auto") -> Decoder:
     shape = shape_named(model)
+    if shape is not None and backend == "transformers":
+        from freerun.models.borrowed import random_borrowed  # transformers takes seconds
+
+        with torch.device(device):
+            return random_borrowed(shape_of(shape.raw, backend=backend), dtype=dtype)
     if shape is not None:
         return random_decoder(shape, device, dtype)
     if not Path(model).is_dir():
         raise ConfigError(f"--model {model} is neither a folder nor one of {', '.join(SHAPES)}")
-    return load_decoder(Path(model), dtype, device)
+    return load_decoder(Path(model), dtype, device, backend)
 
 
 def _measure(decoder: Decoder, work: Work, dtype: str, burst: int) -> Measured:

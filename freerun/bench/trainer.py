@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from freerun.bench.engine import decoder_of
+from freerun.bench.engine import decoder_of, shape_named
 from freerun.core import Batch, ConfigError, FinishReason, Group, Sample, Task
 from freerun.core.nouns import NOT_SAMPLED, VersionRuns
 from freerun.machine.device import choose_device
@@ -34,7 +34,7 @@ class Measured:
     logprob_tokens_per_s: float
     """In a forward pass that gives log-probabilities."""
     tflops: float
-    """By 6 · parameters · tokens alone, as is the custom."""
+    """By 6 · parameters · tokens alone, as is the custom; of a mixture of experts, those that compute with a token."""
     memory_gib: float
     """Most that was allocated on the GPU."""
 
@@ -55,8 +55,10 @@ def bench_trainer(
     elif compare == "fixed":
         measured.append(_measure(model, lengths, config, f"{FIXED} micro-batches", FixedLearner, steps))
         measured.append(_measure(model, lengths, config, f"{FIXED} micro-batches, padded", PaddedLearner, steps))
+    elif compare == "transformers":
+        measured.append(_measure(model, lengths, config, "transformers' code", Learner, steps, borrowed=True))
     elif compare is not None:
-        raise ConfigError(f"--compare {compare} is not known; it is plain or fixed")
+        raise ConfigError(f"--compare {compare} is not known; it is plain, fixed or transformers")
     return measured
 
 
@@ -111,14 +113,20 @@ class PaddedLearner(FixedLearner):
 
 
 def _measure(
-    model: str, lengths: Sequence[int], config: TrainConfig, how: str, kind: type[Learner], steps: int
+    model: str,
+    lengths: Sequence[int],
+    config: TrainConfig,
+    how: str,
+    kind: type[Learner],
+    steps: int,
+    borrowed: bool = False,
 ) -> Measured:
     """Two steps first: they compile, and make the optimizer's state."""
     gc.collect()
     chosen = choose_device()
     if chosen == "cuda":
         torch.cuda.empty_cache()
-    decoder = decoder_of(model, chosen, torch.float32)
+    decoder = decoder_of(model, chosen, torch.float32, "transformers" if borrowed else "auto")
     device, shape = decoder.embed.weight.device, decoder.shape
     learner = kind(decoder, config)
     for _ in range(2):
@@ -131,7 +139,8 @@ def _measure(
     samples = batches[0].samples
     score_s = min(_seconds(device, lambda: learner.score(samples)) for _ in range(2))
     tokens = sum(lengths)
-    tflops = 6 * shape.num_parameters * tokens / step_s / 1e12
+    named = shape_named(model) or shape  # which knows what of a mixture is active, whoever's code computes it
+    tflops = 6 * named.active_parameters * tokens / step_s / 1e12
     return Measured(how, tokens / step_s, tokens / score_s, tflops, memory)
 
 

@@ -164,7 +164,9 @@ def bench_update(
 
 @bench.command("engine")
 def bench_engine(
-    model: Annotated[str, typer.Option(help="4m, 135m, 0.6b, 1.5b (random weights), or a model folder.")] = "4m",
+    model: Annotated[
+        str, typer.Option(help="4m, 135m, 0.6b, 1.5b, 8m-a3m, 1b-a0.3b (random weights), or a model folder.")
+    ] = "4m",
     work: Annotated[str, typer.Option(help="uniform: all answers of --tokens; lognormal: long-tailed.")] = "uniform",
     requests: Annotated[int, typer.Option(help="How many requests.", min=1)] = 32,
     tokens: Annotated[int, typer.Option(help="Length of an answer, for uniform work.", min=1)] = 100,
@@ -216,7 +218,9 @@ def bench_speculation(
 
 @bench.command("trainer")
 def bench_trainer(
-    model: Annotated[str, typer.Option(help="4m, 135m, 0.6b, 1.5b (random weights), or a model folder.")] = "4m",
+    model: Annotated[
+        str, typer.Option(help="4m, 135m, 0.6b, 1.5b, 8m-a3m, 1b-a0.3b (random weights), or a model folder.")
+    ] = "4m",
     tokens: Annotated[int, typer.Option(help="Tokens of a step.", min=1)] = 16_384,
     seq: Annotated[int, typer.Option(help="Length of a sequence; of the longest, for lognormal work.", min=2)] = 512,
     work: Annotated[str, typer.Option(help="uniform: all sequences of --seq; lognormal: long-tailed.")] = "uniform",
@@ -226,7 +230,10 @@ def bench_trainer(
     threads: Annotated[int, typer.Option(help="CPU threads.", min=1)] = 1,
     compare: Annotated[
         str | None,
-        typer.Option(help="plain: not compiled, recomputed; fixed: the paper's 32 micro-batches. In the same run."),
+        typer.Option(
+            help="plain: not compiled, recomputed; fixed: the paper's 32 micro-batches; transformers: the same by "
+            "its code. In the same run."
+        ),
     ] = None,
     json_only: Annotated[bool, typer.Option("--json", help="Print the JSON line only.")] = False,
 ) -> None:
@@ -238,6 +245,41 @@ def bench_trainer(
     lengths = bench.lengths_of(work, tokens, seq)
     measured = bench.bench_trainer(model, lengths, micro_batch, recompute, compare, steps)
     bench.show("trainer", model, lengths, measured, json_only)
+
+
+@bench.command("replay")
+def bench_replay(
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="8m-a3m, 1b-a0.3b (random weights), or a folder with a mixture of experts. Without it: 1b-a0.3b on a "
+            "GPU, 8m-a3m on a CPU.",
+            show_default=False,
+        ),
+    ] = None,
+    groups: Annotated[int, typer.Option(help="Prompts of a step.", min=1)] = 3,
+    group: Annotated[int, typer.Option(help="Answers to a prompt.", min=2)] = 4,
+    prompt: Annotated[int, typer.Option(help="Length of a prompt.", min=1)] = 24,
+    tokens: Annotated[int, typer.Option(help="Length of an answer.", min=1)] = 32,
+    staleness: Annotated[int, typer.Option(help="Training steps after which to look again; 0: none.", min=0)] = 4,
+    lr: Annotated[float, typer.Option(help="Learning rate of those steps.", min=0)] = 1e-5,
+    seed: Annotated[int, typer.Option(help="Of prompts and answers.")] = 0,
+    threads: Annotated[int, typer.Option(help="CPU threads.", min=1)] = 1,
+    json_only: JsonOnly = False,
+) -> None:
+    """What is it worth to train a mixture of experts on the experts that the engine chose?
+
+    Engine and trainer compute in bf16, and are compared on what the engine sampled: log-probabilities, and the gradient
+    against one in float32; with the engine's experts and with those that the trainer's router chooses.
+    """
+    from freerun.bench import replay as bench
+    from freerun.bench.engine import set_threads
+    from freerun.machine.device import choose_device
+
+    set_threads(threads)
+    chosen = model or ("1b-a0.3b" if choose_device() == "cuda" else "8m-a3m")
+    work = bench.Work(groups, group, prompt, tokens, lr)
+    bench.show(chosen, work, bench.bench_replay(chosen, work, staleness, seed), json_only)
 
 
 @bench.command("packing")

@@ -9,7 +9,7 @@ from freerun.config.preset import preset_notes, refuse_unmade
 from freerun.config.tree import RunConfig
 from freerun.machine.device import choose_device
 from freerun.machine.machines import Machine
-from freerun.models.published import ExpertShape, shape_to_plan_by
+from freerun.models.published import shape_to_plan_by
 from freerun.models.shape import Shape
 from freerun.plan.fitting import Fitting, fit
 from freerun.plan.imagined import gpu_gib_of, gpus_a_machine, imagined_machines, machines_to_plan_by
@@ -43,8 +43,11 @@ def _lines(config: RunConfig, shape: Shape, is_published: bool, lengths: Lengths
     known = ", by its published shape: the model is not here" if is_published else ""
     if config.preset:
         yield f"preset     {config.preset}"
-    experts = f" in {shape.experts} experts a layer" if isinstance(shape, ExpertShape) else ""
-    yield f"model      {config.model.path}: {shape.family}, {in_billions(shape)} parameters{experts}{known}"
+    size = f"{in_billions(shape.num_parameters)} parameters"
+    if shape.experts:
+        size += f", {in_billions(shape.active_parameters)} of them for a token ({shape.experts.per_token} of "
+        size += f"{shape.experts.count} experts a layer)"
+    yield f"model      {config.model.path}: {shape.family}, {size}{known}"
     yield from indented("machines", machines_in_words(fitting.placement))
     if fitting.plan:
         yield from indented("memory", memory_in_words(fitting.plan.memory))
@@ -57,12 +60,10 @@ def _lines(config: RunConfig, shape: Shape, is_published: bool, lengths: Lengths
         f"{config.batch_samples:,} a step, in {config.train.minibatches} minibatch(es); sequences of up to "
         f"{lengths.sequence:,} tokens; η {config.control.max_staleness}"
     )
-    slow = "a mixture of experts runs by transformers' code, which is slow"
-    besides = [slow] if isinstance(shape, ExpertShape) else []
     if fitting.plan:
-        yield ", but ".join(["fits       yes", *besides])
+        yield "fits       yes"
     else:
-        yield from indented("fits", [f"no: {fitting.why_not}", *fitting.would, *besides])
+        yield from indented("fits", [f"no: {fitting.why_not}", *fitting.would])
     for note in preset_notes(config.preset) if config.preset else []:
         yield f"note       {note}"
 
@@ -73,8 +74,7 @@ def indented(name: str, lines: Iterable[str]) -> Iterator[str]:
         yield f"{name if index == 0 else '':11}{line}"
 
 
-def in_billions(shape: Shape) -> str:
-    parameters = shape.num_parameters
+def in_billions(parameters: int) -> str:
     return f"{parameters / 1e9:.2f}B" if parameters >= 1e9 else f"{parameters / 1e6:.2f}M"
 
 

@@ -292,6 +292,22 @@ METRICS: dict[str, Metric] = {
         1.01,
         "much of the batch is masked: lower control.max_staleness, or widen the ranges",
     ),
+    "trainer/router_flips": Metric(
+        "Experts that the router would change",
+        "Of the experts that tokens went through in the engine, the share that the trainer's router would not choose "
+        "at the same place: by rounding at equal weights, and by weights that moved on. Measured at up to 1,024 tokens "
+        "of each pass, for mixtures of experts.",
+        "A few percent. With train.replay_router the engine's choice holds all the same.",
+        "share",
+        "Drift",
+    ),
+    "trainer/router_replayed_share": Metric(
+        "Experts as in the engine",
+        "Share of the choices of experts that were the engine's (train.replay_router), for mixtures of experts.",
+        "Near 100% where answers are long: the last token of each has none. 0: engines do not tell, or are not asked.",
+        "share",
+        "Drift",
+    ),
     # Speed
     "tokens_per_s": Metric(
         "Trained tokens a second",
@@ -546,6 +562,23 @@ METRICS: dict[str, Metric] = {
         "nats",
         low=0.01,
         cause="the policy hardly varies: lower train.lr, or raise train.entropy.coef",
+    ),
+    "trainer/expert_load_max": Metric(
+        "Busiest expert",
+        "How many times as many tokens as the mean of its layer the busiest expert of all layers took, for mixtures of "
+        "experts.",
+        "As it was at the start. A rise by several times means that the router collapses.",
+    ),
+    "trainer/expert_entropy": Metric(
+        "Spread over experts",
+        "How evenly tokens are spread over the experts of a layer: 1 is evenly, 0 all through one; mean over layers.",
+        "Level, mostly above 0.8.",
+    ),
+    "trainer/expert_unused_share": Metric(
+        "Experts without tokens",
+        "Share of all experts that no token of the step went through.",
+        "Near 0 where a step has many tokens.",
+        "share",
     ),
     "trainer/grad_norm": Metric(
         "Gradient norm",

@@ -1,6 +1,7 @@
 """Sample, Group, Batch: what is sampled and trained on, as plain data.
 
-What a sample has by token is in arrays, nine bytes a token: a batch has tens of millions of them. They are aligned with
+What a sample has by token is in arrays, nine bytes a token: a batch has tens of millions of them. Where the model is a
+mixture of experts there are some hundred more, which say what each token went through. They are aligned with
 `tokens`, prompt included, so a conversation of many turns (sampled and given tokens interleaved) is the same shape as a
 single answer.
 """
@@ -20,6 +21,8 @@ from freerun.core.versions import VersionRuns as VersionRuns
 Tokens = NDArray[np.int32]
 Marks = NDArray[np.bool_]
 Logprobs = NDArray[np.float32]
+Routes = NDArray[np.uint8]
+"""By token, some bytes that say which experts it went through (`models/routes.py`)."""
 Returns = tuple[tuple[float, int], ...]
 """By token, as runs: what is still to come of the rewards, and for how many tokens in a row."""
 
@@ -32,7 +35,7 @@ class Sample:
     """
 
     __slots__ = (
-        *("_loss_mask", "behavior_logprobs", "finish", "member", "returns", "reward"),
+        *("_loss_mask", "behavior_logprobs", "finish", "member", "returns", "reward", "routes"),
         *("text", "tokens", "trained", "turns", "versions"),
     )
 
@@ -48,6 +51,7 @@ class Sample:
         member: int | None = None,
         returns: Returns | None = None,
         turns: Sequence[Turn] = (),
+        routes: Routes | None = None,
     ) -> None:
         """Arrays of the right type are kept as they are; lists become arrays. `text` is what was sampled, for judges
         and people. `reward` is None until it is judged; still None when judging failed, and then the sample is not
@@ -55,7 +59,8 @@ class Sample:
 
         `member` says which member of its group it is a branch of, where members have several samples; None: it is one
         by itself. The reward is the member's, the same for all its branches. `returns` is what is still to come of the
-        member's rewards at each token, where it was given some on its way; None: the reward, at every token.
+        member's rewards at each token, where it was given some on its way; None: the reward, at every token. `routes`
+        says which experts each token went through in the engine, where that is known and there are such.
         """
         self.tokens: Tokens = np.asarray(tokens, np.int32)
         self.behavior_logprobs: Logprobs = np.asarray(behavior_logprobs, np.float32)
@@ -63,6 +68,7 @@ class Sample:
         self.loss_mask = loss_mask
         self.finish, self.text, self.reward = finish, text, reward
         self.member, self.returns, self.turns = member, returns, tuple(turns)
+        self.routes = routes
 
     @property
     def loss_mask(self) -> Marks:

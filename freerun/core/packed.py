@@ -1,5 +1,6 @@
 """Samples as bytes: a header in msgpack and one buffer with the tokens, the log-probabilities and the loss masks of all
-of them, nine bytes a token. What controller and trainer send each other, and what run.db keeps of groups that wait.
+of them, nine bytes a token; and behind these which experts each token went through, where that is known. What
+controller and trainer send each other, and what run.db keeps of groups that wait.
 
 Texts and turns are not in it: who needs them keeps them beside it.
 """
@@ -25,6 +26,8 @@ class SamplesHeader(msgspec.Struct, array_like=True):
     runs: list[tuple[tuple[int, int], ...]]
     members: list[int | None]
     returns: list[Returns | None]
+    widths: list[int] = []
+    """Bytes of each token that say which experts it went through."""
 
 
 def packed(samples: Sequence[Sample]) -> tuple[bytes, memoryview]:
@@ -37,15 +40,19 @@ def packed(samples: Sequence[Sample]) -> tuple[bytes, memoryview]:
         [sample.versions.runs for sample in samples],
         [sample.member for sample in samples],
         [sample.returns for sample in samples],
+        [0 if sample.routes is None else sample.routes.shape[1] for sample in samples],
     )
     total = sum(lengths)
-    buffer = np.empty(9 * total, np.uint8)
+    routes = [sample.routes.ravel() for sample in samples if sample.routes is not None]
+    buffer = np.empty(9 * total + sum(map(len, routes)), np.uint8)
     if samples:
         np.concatenate([sample.tokens for sample in samples], out=buffer[: 4 * total].view(np.int32))
         np.concatenate(
             [sample.behavior_logprobs for sample in samples], out=buffer[4 * total : 8 * total].view(np.float32)
         )
-        np.concatenate([sample.loss_mask for sample in samples], out=buffer[8 * total :].view(np.bool_))
+        np.concatenate([sample.loss_mask for sample in samples], out=buffer[8 * total : 9 * total].view(np.bool_))
+    if routes:
+        np.concatenate(routes, out=buffer[9 * total :])
     return msgspec.msgpack.encode(header), buffer.data
 
 
@@ -53,8 +60,12 @@ def unpacked(header: Buffer, buffer: Buffer) -> list[Sample]:
     """The arrays are views of the buffer. Raises ValueError for what is not whole (msgspec's errors are such)."""
     head = msgspec.msgpack.decode(header, type=SamplesHeader)
     total = sum(head.lengths)
-    if len(buffer) != 9 * total:
-        raise ValueError(f"{total} tokens came in {len(buffer)} bytes: there must be nine for each")
+    widths = head.widths or [0] * len(head.lengths)
+    more = [length * width for length, width in zip(head.lengths, widths, strict=True)]
+    if len(buffer) != 9 * total + sum(more):
+        raise ValueError(
+            f"{total} tokens came in {len(buffer)} bytes: there must be nine for each, and {sum(more)} of experts"
+        )
     if not head.lengths:
         return []
     ends = np.cumsum(head.lengths)[:-1]
@@ -66,9 +77,16 @@ def unpacked(header: Buffer, buffer: Buffer) -> list[Sample]:
         head.finishes,
         strict=True,
     )
-    rewarded = zip(by_sample, head.rewards, head.members, head.returns, strict=True)
+    routes = [
+        rows.reshape(-1, width) if width else None
+        for rows, width in zip(
+            np.split(np.frombuffer(buffer, np.uint8, sum(more), 9 * total), np.cumsum(more)[:-1]), widths, strict=True
+        )
+    ]
+    rewarded = zip(by_sample, head.rewards, head.members, head.returns, routes, strict=True)
     samples = [
-        Sample(*parts, reward=reward, member=member, returns=returns) for parts, reward, member, returns in rewarded
+        Sample(*parts, reward=reward, member=member, returns=returns, routes=rows)
+        for parts, reward, member, returns, rows in rewarded
     ]
     if any(len(sample.versions) != len(sample.tokens) for sample in samples):
         raise ValueError("a sample came with versions for more or fewer tokens than it has")

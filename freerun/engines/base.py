@@ -16,6 +16,7 @@ from freerun.core import FinishReason, Version
 from freerun.core.nouns import Logprobs, Tokens, VersionRuns
 from freerun.core.reports import EngineStats, UpdateReport, WeightsHandle
 from freerun.engines.extras import Extras
+from freerun.models.routes import Routes
 
 _COLDEST, _HOTTEST, _MOST, _LEAST_P = 1e-3, 1e6, 2**31 - 1, 1e-6
 
@@ -38,6 +39,8 @@ class Sampling:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     seed: int = 0
+    routes: bool = False
+    """Whether it is to be told which experts each token went through, where the model has experts."""
     extras: Extras | None = None
     """What few ask for: penalties, alternatives and the like. On a GPU the engine is slower while somebody does."""
 
@@ -64,6 +67,8 @@ class Completion:
     cached: int
     """Tokens of the prompt that the engine had in its cache when it first read it: full blocks, and never the last
     token, which is always computed. The same for all answers to one prompt."""
+    routes: Routes | None
+    """Which experts all tokens but the last went through, the prompt's included, where that was asked for."""
 
     def __init__(
         self,
@@ -73,9 +78,10 @@ class Completion:
         versions: Sequence[Version] | VersionRuns,
         finish: FinishReason,
         cached: int = 0,
+        routes: Routes | None = None,
     ) -> None:
         """Arrays of the right type are kept as they are; lists become arrays."""
-        self.index, self.finish, self.cached = index, finish, cached
+        self.index, self.finish, self.cached, self.routes = index, finish, cached, routes
         self.tokens = np.asarray(tokens, np.int32)
         self.logprobs = np.asarray(logprobs, np.float32)
         self.versions = VersionRuns.of(versions)

@@ -79,7 +79,7 @@ class HttpEngine:
                     await _check(response)
                     binary = response.content_type == frames.MEDIA_TYPE
                     longest = sampling.max_new_tokens
-                    answers = frames.read(response.content, longest) if binary else self._decoded(response)
+                    answers = frames.read(response.content, longest, len(prompt)) if binary else self._decoded(response)
                     async for completion in answers:
                         left -= 1
                         yield completion

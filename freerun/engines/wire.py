@@ -5,10 +5,13 @@ finish reason and the versions of its stretches of tokens. (Ours come whole, as 
 ask for it get them in a binary form, that of `frames.py`.)
 """
 
+from base64 import b64decode, b64encode
 from collections.abc import Sequence
+from io import BytesIO
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from freerun.core import EngineError, FinishReason, Version
 from freerun.core.nouns import VersionRuns
@@ -16,6 +19,7 @@ from freerun.core.reports import WeightsHandle
 from freerun.engines.base import Completion, Sampling
 from freerun.engines.config import OnUpdate
 from freerun.engines.extras import Alternatives, SamplingFields
+from freerun.models.routes import RouteLayout, Routes
 
 GENERATE = "/inference/v1/generate"
 
@@ -26,6 +30,8 @@ class SamplingParams(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     seed: int = 0
     logprobs: int = 0
     """How many alternatives come with every token; its own log-probability always does."""
+    return_routed_experts: bool = False
+    """Whether the experts that each token went through come, too."""
 
     def stops(self) -> tuple[str, ...]:
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
@@ -46,6 +52,7 @@ class SamplingParams(SamplingFields, kw_only=True, forbid_unknown_fields=True):
             stop_token_ids=tuple(self.stop_token_ids),
             ignore_eos=self.ignore_eos,
             seed=self.seed,
+            routes=self.return_routed_experts,
             extras=self.extras(),
         )
 
@@ -83,6 +90,8 @@ class Choice(msgspec.Struct, kw_only=True):
     finish_reason: str | None = None
     num_cached_tokens: int | None = None
     """Tokens of the prompt that were in the cache; None from engines that do not say."""
+    routed_experts: str | None = None
+    """In base64 an array as numpy saves it: tokens − 1 × layers × experts of a token, or tokens − 1 × bytes."""
 
 
 class GenerateResponse(msgspec.Struct):
@@ -111,6 +120,7 @@ def request_of(id: str, prompt: list[int], sampling: Sampling, n: int) -> Genera
         stop_token_ids=list(sampling.stop_token_ids),
         ignore_eos=sampling.ignore_eos,
         seed=sampling.seed,
+        return_routed_experts=sampling.routes,
         n=n,
     )
     return GenerateRequest(request_id=id, token_ids=prompt, sampling_params=params, stream=True)
@@ -124,6 +134,7 @@ def choice_of(
     finish: FinishReason,
     alternatives: Sequence[Alternatives] = (),
     cached: int = 0,
+    routes: Routes | None = None,
 ) -> Choice:
     """A whole answer."""
     content = [TokenLogprob(t, p) for t, p in zip(tokens, logprobs, strict=True)]
@@ -137,13 +148,36 @@ def choice_of(
         weight_versions=stretches,
         finish_reason=finish.value,
         num_cached_tokens=cached,
+        routed_experts=None if routes is None else _saved(routes),
     )
+
+
+def _saved(routes: Routes) -> str:
+    file = BytesIO()
+    np.save(file, routes)
+    return b64encode(file.getvalue()).decode()
+
+
+def _loaded(text: str, layout: RouteLayout | None) -> Routes:
+    """Ours are rows of bytes; vLLM's are numbers, by layer."""
+    try:
+        array = np.load(BytesIO(b64decode(text, validate=True)), allow_pickle=False)
+        if array.ndim == 3 and layout:
+            return layout.encoded(array)
+        if array.ndim != 2 or array.dtype != np.uint8:
+            raise ValueError(f"an array of {array.dtype} in {array.ndim} dimensions")
+    except (ValueError, EOFError, OSError) as error:
+        raise EngineError(f"the experts of an answer's tokens came in a form that is not known: {error}") from None
+    routes: Routes = array
+    return routes
 
 
 class Answers:
     """Puts a stream's chunks together: an answer is complete with its finish reason."""
 
-    def __init__(self) -> None:
+    def __init__(self, layout: RouteLayout | None = None) -> None:
+        """`layout` is how the model's experts are written down."""
+        self._layout = layout
         self._parts: dict[int, tuple[list[int], list[float]]] = {}
 
     def add(self, choice: Choice) -> Completion | None:
@@ -159,7 +193,8 @@ class Answers:
                 f"{len(versions)}: the engine must give one of each a token"
             )
         finish = FinishReason(choice.finish_reason)
-        return Completion(choice.index, tokens, logprobs, versions, finish, choice.num_cached_tokens or 0)
+        routes = _loaded(choice.routed_experts, self._layout) if choice.routed_experts else None
+        return Completion(choice.index, tokens, logprobs, versions, finish, choice.num_cached_tokens or 0, routes)
 
 
 def _version(label: str) -> Version:

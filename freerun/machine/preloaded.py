@@ -7,8 +7,8 @@ is ready, and a socket to report on it. Produces a child for each, which reads i
 the child's id, then how it ended. Waits for orders and for ends; unblocked, for good, by the end of its parent, or when
 it has had no child for a while.
 
-A process with threads must not fork, nor one that has used a GPU. Where importing has led to either it ends at once,
-and children are started the usual way.
+A process with threads must not fork, nor one that has used a GPU. Where importing has led to either it ends, or forks
+no more, and children are started the usual way.
 """
 
 import ctypes
@@ -123,9 +123,11 @@ class _Preloaded:
         if not order:
             os._exit(0)
         lifeline, prints_to, announces, report = descriptors
-        if not _can_fork():  # by what was imported later: nobody is told an id
-            os._exit(MAY_NOT_FORK)
-        if (pid := os.fork()) == 0:
+        try:
+            pid = os.fork() if _can_fork() else None
+        except OSError:
+            pid = None
+        if pid == 0:
             os.setsid()
             for ours, standard in ((lifeline, 0), (prints_to, 1), (prints_to, 2)):
                 os.dup2(ours, standard)
@@ -137,6 +139,9 @@ class _Preloaded:
             return announces
         for descriptor in (lifeline, prints_to, announces):
             os.close(descriptor)
+        if pid is None:  # whoever asked reads the end of the report
+            os.close(report)
+            return None
         forked = _Forked(pid, os.pidfd_open(pid), socket.socket(fileno=report))
         self._running[forked.pidfd] = forked
         self._poll.register(forked.pidfd, select.POLLIN)

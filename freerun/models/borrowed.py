@@ -10,6 +10,7 @@ The model is never in training mode: dropout would make engine and trainer compu
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,9 @@ from transformers.utils import logging
 
 from freerun.core import ConfigError
 from freerun.models.attention import PackedAttention
+from freerun.models.borrowed_routers import follow_routers
 from freerun.models.borrowed_shape import config_of
-from freerun.models.decoder import Attend, Decoder, Reading, Readout, Recompute
+from freerun.models.decoder import Attend, Choose, Decoder, Reading, Readout, Recompute, likeliest
 from freerun.models.shape import Shape, shape_of
 
 _NAME = "freerun"
@@ -34,10 +36,20 @@ _LENGTHS = (5, 23, 14)
 
 
 class _Told:
-    """What the tokens of a pass may look at: the model's attention layers find it here, for not all models hand on
-    what they are given besides."""
+    """What the tokens of a pass may look at, and which experts they go through: the model's layers find it here, for
+    not all models hand on what they are given besides."""
 
     attend: Attend | None = None
+    choose: Choose | None = None
+
+    @contextmanager
+    def telling(self, attend: Attend | None, choose: Choose | None) -> Iterator[None]:
+        before = self.attend, self.choose
+        self.attend, self.choose = attend, choose
+        try:
+            yield
+        finally:
+            self.attend, self.choose = before
 
 
 class BorrowedDecoder(Decoder):
@@ -53,19 +65,17 @@ class BorrowedDecoder(Decoder):
         self._told = _Told()
         for part in model.modules():
             part.__dict__["freerun_told"] = self._told
+        self.routes = follow_routers(model, shape.hidden, self._told)
 
     def train(self, mode: bool = True) -> "BorrowedDecoder":
         super().train(mode)
         self.model.eval()
         return self
 
-    def forward(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:
-        self._told.attend = attend
-        try:
+    def forward(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend, choose: Choose = likeliest) -> Tensor:
+        with self._told.telling(attend, choose):
             base = self.model.base_model
             hidden: Tensor = base(input_ids=tokens_T[None], position_ids=positions_T[None], use_cache=False)[0][0]
-        finally:
-            self._told.attend = None
         return hidden
 
     @property
@@ -80,14 +90,11 @@ class BorrowedDecoder(Decoder):
 
     def _recomputed(self, forward: Callable[..., Any], *given: Any, **more: Any) -> Any:
         """In the backward pass, what was told in the forward pass is told again."""
-        attend = self._told.attend
+        attend, choose = self._told.attend, self._told.choose
 
         def again(*given: Any, **more: Any) -> Any:
-            before, self._told.attend = self._told.attend, attend
-            try:
+            with self._told.telling(attend, choose):
                 return forward(*given, **more)
-            finally:
-                self._told.attend = before
 
         return checkpoint(again, *given, use_reentrant=False, **more)
 

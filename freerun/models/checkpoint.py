@@ -1,6 +1,7 @@
 """Hugging Face folders in and out of the decoder: safetensors, one file or sharded, tied or untied.
 
-Our layout fuses q, k, v and gate, up; `PARTS` says of which Hugging Face tensors each of ours is made, in order.
+Our layout fuses q, k, v and gate, up, and has the matrices of all experts of a layer one below the other; `PARTS` and
+`EXPERT_NAMES` say of which Hugging Face tensors each of ours is made, in order.
 """
 
 import json
@@ -23,7 +24,7 @@ from freerun.models.own import OwnDecoder, inverse_frequencies
 from freerun.models.quantised import quantise_layers, quantised
 from freerun.models.shape import Backend, Shape, read_shape
 from freerun.models.unwritten import MARK, is_unwritten, made_up
-from freerun.models.weight_files import INDEX, KNOWN_TYPES, SINGLE, read_index
+from freerun.models.weight_files import EXPERT_NAMES, INDEX, KNOWN_TYPES, SINGLE, read_index
 
 PARTS = {
     "attention_norm": ["input_layernorm"],
@@ -82,7 +83,7 @@ def load_decoder(
         if bits < 16:
             quantise_layers(decoder, bits)
     with _weights(folder, shape, sizes, device, dtype) as wide:
-        read = _narrowed(wide, bits) if bits < 16 else wide
+        read = _narrowed(wide, bits, decoder) if bits < 16 else wide
         likes = dict(decoder.named_parameters())
         tensors = common(likes, read) if common else {name: read(name) for name in likes}
     decoder.load_state_dict(tensors, strict=False, assign=True)  # strict: a tied head has no tensor of its own
@@ -103,7 +104,7 @@ def _weights(
     with _Folder(folder) as files:
 
         def read(name: str) -> Tensor:
-            parts = [files.read(part) for part in hugging_face_names(name)]
+            parts = [files.read(part) for part in hugging_face_names(name, shape)]
             if odd := [part.dtype for part in parts if part.dtype not in _KNOWN]:
                 raise ConfigError(f"{folder}: {name} is of type {odd[0]}: give the model as it was before that")
             whole = torch.cat(parts)
@@ -114,18 +115,17 @@ def _weights(
         yield read
 
 
-def _narrowed(wide: Callable[[str], Tensor], bits: int) -> Callable[[str], Tensor]:
+def _narrowed(wide: Callable[[str], Tensor], bits: int, decoder: Decoder) -> Callable[[str], Tensor]:
     """What reads codes and scales, a pair of them of one wide weight: codes first."""
-    scales: dict[str, Tensor] = {}
+    layers, scales = set(decoder.adaptable), dict[str, Tensor]()
 
     def read(name: str) -> Tensor:
         layer, _, kind = name.rpartition(".")
         if kind == "scale":
             return scales.pop(layer)
-        weight = wide(name)
-        if kind == "bias" or not _LAYER.fullmatch(name) or weight.dim() < 2:
-            return weight
-        codes, scales[layer] = quantised(weight, bits)
+        if kind == "bias" or layer not in layers:
+            return wide(name)
+        codes, scales[layer] = quantised(wide(name), bits)
         return codes
 
     return read
@@ -153,13 +153,13 @@ def decoder_to_share(folder: Path, device: str = "cpu", backend: Backend = "auto
     return decoder
 
 
-def read_rows(folder: Path, name: str, shape: torch.Size, rows: range) -> Tensor:
-    """Some rows of one of our tensors, which has that shape; nothing else is read. The file is mapped for that long
-    only, so that its pages do not add up beside what they are copied to."""
-    if is_unwritten(read_shape(folder)):
+def read_rows(folder: Path, name: str, model: Shape, shape: torch.Size, rows: range) -> Tensor:
+    """Some rows of one of the model's tensors, which has that shape; nothing else is read. The file is mapped for that
+    long only, so that its pages do not add up beside what they are copied to."""
+    if is_unwritten(model):
         return made_up(name, shape, "cpu")[rows.start : rows.stop]
     with _Folder(folder) as files:
-        parts = [files.open_slice(part) for part in hugging_face_names(name)]
+        parts = [files.open_slice(part) for part in hugging_face_names(name, model)]
         if odd := [part.get_dtype() for part in parts if part.get_dtype() not in KNOWN_TYPES]:
             raise ConfigError(f"{folder}: {name} is of type {odd[0]}: give the model as it was before that")
         lengths = [part.get_shape()[0] for part in parts]
@@ -195,15 +195,28 @@ def save_tensors(tensors: Mapping[str, Tensor], shape: Shape, folder: Path, like
                 shutil.copy(file, unfinished / file.name)
 
 
-def hugging_face_names(name: str) -> list[str]:
-    """The Hugging Face tensors that one of ours is made of, in order."""
+def hugging_face_names(name: str, shape: Shape | None = None) -> list[str]:
+    """The Hugging Face tensors that one of ours is made of, in order. Without the model's shape, those of a layer's
+    experts are not known."""
     if name.startswith("model."):  # transformers' code
         return [name.removeprefix("model.")]
     if inside := _LAYER.fullmatch(name):
         layer, module, kind = inside.groups()
+        if module in ("router", "expert_gate_up", "expert_down"):
+            assert shape
+            return [f"model.layers.{layer}.{part}.{kind}" for part in _expert_parts(module, shape)]
         return [f"model.layers.{layer}.{part}.{kind}" for part in PARTS[module]]
     module, kind = name.split(".")
     return [f"{OUTSIDE[module]}.{kind}"]
+
+
+def _expert_parts(module: str, shape: Shape) -> list[str]:
+    assert shape.experts
+    mixture, gate, up, down = EXPERT_NAMES[shape.family]
+    if module == "router":
+        return [f"{mixture}.gate"]
+    parts = [gate, up] if module == "expert_gate_up" else [down]
+    return [f"{mixture}.experts.{one}.{part}" for one in range(shape.experts.count) for part in parts]
 
 
 def to_hugging_face(tensors: Mapping[str, Tensor], shape: Shape) -> Iterator[tuple[str, Tensor]]:
@@ -219,12 +232,10 @@ def to_hugging_face(tensors: Mapping[str, Tensor], shape: Shape) -> Iterator[tup
 
 def taken_apart(name: str, tensor: Tensor, shape: Shape) -> Iterator[tuple[str, Tensor]]:
     """The rows of one of a decoder's tensors under the names that Hugging Face has them by."""
-    rows = {
-        "qkv": [shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim, shape.kv_heads * shape.head_dim],
-        "gate_up": [shape.ffn, shape.ffn],
-    }
-    names, module = hugging_face_names(name), name.split(".")[-2]
-    return zip(names, torch.split(tensor, rows[module]) if len(names) > 1 else (tensor,), strict=True)
+    names, module = hugging_face_names(name, shape), name.split(".")[-2]
+    heads, kv_heads = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    rows = [heads, kv_heads, kv_heads] if module == "qkv" else len(tensor) // len(names)
+    return zip(names, torch.split(tensor, rows), strict=True)
 
 
 def _write_shards(tensors: dict[str, Tensor], folder: Path) -> None:

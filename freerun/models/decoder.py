@@ -6,7 +6,10 @@ else is the same code with the same weights for both, so their log-probabilities
 
 `own.py` has our code; `borrowed.py` has transformers' for all other architectures.
 
-Shapes: T tokens, H query heads, K key/value heads, D head dimension; D of values may be another than that of keys.
+Which experts a token goes through, in a mixture of them, is the business of another strategy, `choose`.
+
+Shapes: T tokens, H query heads, K key/value heads, D head dimension; D of values may be another than that of keys. E
+experts of a layer, k of them for a token.
 """
 
 from abc import abstractmethod
@@ -16,6 +19,7 @@ from typing import Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from freerun.models.routes import RouteLayout
 from freerun.models.shape import Shape
 
 
@@ -44,6 +48,18 @@ class Attend(Protocol):
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, reading: Reading = USUAL) -> Tensor:
         """What each token reads from those it may look at; T × H × D."""
         ...
+
+
+class Choose(Protocol):
+    def __call__(self, layer: int, scores_TE: Tensor, k: int) -> Tensor:
+        """Which experts each token goes through, T × k, by what its router finds of them. Only layers that have experts
+        are counted. Where a layer is computed twice it is asked twice, and must answer alike."""
+        ...
+
+
+def likeliest(layer: int, scores_TE: Tensor, k: int) -> Tensor:
+    """Those that the router likes best."""
+    return scores_TE.topk(k, dim=-1).indices
 
 
 class Readout(NamedTuple):
@@ -78,9 +94,11 @@ class Decoder(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
+        self.routes = RouteLayout.of(shape)
+        """How it is written which experts a token went through; None where there are none to choose from."""
 
     @abstractmethod
-    def forward(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:
+    def forward(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend, choose: Choose = likeliest) -> Tensor:
         """The hidden state of each token, T × hidden. `logits` turns the ones of interest into logits."""
 
     def fixed(self) -> dict[str, Tensor]:

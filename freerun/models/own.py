@@ -1,8 +1,9 @@
-"""Our own code for Llama, SmolLM2, Qwen2 and Qwen3: fast, and the same in engine and trainer.
+"""Our own code for Llama, SmolLM2, Qwen2 and Qwen3, and for the mixtures of experts Qwen3-MoE, Mixtral and OLMoE: fast,
+and the same in engine and trainer.
 
-Query, key and value projections are one matrix, and so are gate and up. `models/checkpoint.py` maps that to Hugging
-Face's names and back. Whatever type the weights have, the residual stream, norms and rotations are in float32: rounding
-those is most of what bf16 would cost.
+Query, key and value projections are one matrix, and so are gate and up, and the experts of a layer (`experts.py`).
+`models/checkpoint.py` maps that to Hugging Face's names and back. Whatever type the weights have, the residual stream,
+norms and rotations are in float32: rounding those is most of what bf16 would cost.
 
 Shapes: T tokens, H query heads, K key/value heads, D head dimension.
 """
@@ -20,8 +21,9 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from freerun.models.aside import waiting_aside
-from freerun.models.decoder import Attend, Decoder, Recompute
-from freerun.models.shape import Shape
+from freerun.models.decoder import Attend, Choose, Decoder, Recompute, likeliest
+from freerun.models.experts import ExpertMatrices, router_scores, through_experts, weights_of
+from freerun.models.shape import Experts, Shape
 
 Rotary = tuple[Tensor, Tensor]
 """Cosines and sines of each token's angles."""
@@ -40,37 +42,48 @@ class OwnDecoder(Decoder):
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
         self.embed = nn.Embedding(shape.vocab_size, shape.hidden, _weight=torch.empty(shape.vocab_size, shape.hidden))
-        self.layers = nn.ModuleList(Layer(shape, index) for index in range(shape.layers))
+        mixtures = shape.experts.layers if shape.experts else ()
+        self.layers = nn.ModuleList(
+            (ExpertLayer if index in mixtures else Layer)(shape, index) for index in range(shape.layers)
+        )
         self.norm = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
         self.head = nn.Linear(shape.hidden, shape.vocab_size, bias=False)
         if shape.tied:
             self.head.weight = self.embed.weight
         self.register_buffer("inv_freq", inverse_frequencies(shape), persistent=False)
 
-    def forward(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:
+    def forward(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend, choose: Choose = likeliest) -> Tensor:
         embedded = self.embed(tokens_T)
         hidden = embedded.to(torch.promote_types(embedded.dtype, torch.float32))
         rotary = self._rotary(positions_T)
         for layer in self.layers:
-            hidden = layer(hidden, rotary, attend)
+            hidden = layer(hidden, rotary, attend, choose)
         return normed(hidden, self.norm)
 
     @property
     def adaptable(self) -> Iterator[str]:
-        return (f"layers.{layer.index}.{name}" for layer in self.layers for name in ("qkv", "out", "gate_up", "down"))
+        """Neither experts nor routers: an adapter for each expert would be as large as what it adapts is used."""
+        for layer in self.layers:
+            assert isinstance(layer, Layer)
+            yield from (f"layers.{layer.index}.{name}" for name in layer.adaptable)
 
     def arrange(self, compiled: bool, recompute: Recompute) -> None:
-        """Compile the two halves of a layer around its attention, once for all layers and lengths; and do not keep what
-        is inside them for the backward pass. The attention itself is not computed twice, unless "all" is to be: then a
-        layer leaves only what came into it, with "offload" in the machine's memory."""
-        halves: list[Callable[..., Any]] = [Layer.project, Layer.feed]
+        """Compile the parts of a layer around its attention and its experts' products, once for all layers and lengths;
+        and do not keep what is inside them for the backward pass. The attention itself is not computed twice, unless
+        "all" is to be: then a layer leaves only what came into it, with "offload" in the machine's memory."""
+        parts = {part: part for part in (Layer.project, Layer.feed, ExpertLayer.prepare, ExpertLayer.spread)}
+        arranged: dict[Callable[..., Any], Callable[..., Any]] = dict(parts)
         if compiled:
-            halves = [torch.compile(half, dynamic=True) for half in halves]
+            arranged |= {
+                part: torch.compile(part, dynamic=True) for part in (Layer.project, Layer.feed, ExpertLayer.prepare)
+            }
         if recompute is True:
-            halves = [partial(checkpoint, half, use_reentrant=False) for half in halves]
+            arranged = {part: partial(checkpoint, made, use_reentrant=False) for part, made in arranged.items()}
         if compiled or recompute:
             for layer in self.layers:
-                layer.project, layer.feed = (partial(half, layer) for half in halves)  # type: ignore[assignment]
+                assert isinstance(layer, Layer)
+                for part in layer.parts:
+                    setattr(layer, part.__name__, partial(arranged[part], layer))
         for layer in self.layers if recompute in ("all", "offload") else ():
             layer.forward = partial(_again, layer.forward, recompute == "offload")
 
@@ -86,23 +99,44 @@ class Layer(nn.Module):
         self.index = index
         self.heads = [shape.heads, shape.kv_heads, shape.kv_heads]
         self.head_dim = shape.head_dim
+        self.norms_wide = shape.wide_qk_norm
         self.attention_norm = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
         self.qkv = nn.Linear(shape.hidden, sum(self.heads) * shape.head_dim, bias=shape.qkv_bias)
         self.out = nn.Linear(shape.heads * shape.head_dim, shape.hidden, bias=shape.out_bias)
-        self.q_norm = nn.RMSNorm(shape.head_dim, eps=shape.norm_eps) if shape.qk_norm else nn.Identity()
-        self.k_norm = nn.RMSNorm(shape.head_dim, eps=shape.norm_eps) if shape.qk_norm else nn.Identity()
+        self.q_norm, self.k_norm = _qk_norm(shape, shape.heads), _qk_norm(shape, shape.kv_heads)
         self.mlp_norm = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
+        self._make_feed_forward(shape)
+
+    def _make_feed_forward(self, shape: Shape) -> None:
         self.gate_up = nn.Linear(shape.hidden, 2 * shape.ffn, bias=shape.mlp_bias)
         self.down = nn.Linear(shape.ffn, shape.hidden, bias=shape.mlp_bias)
 
-    def forward(self, hidden: Tensor, rotary: Rotary, attend: Attend) -> Tensor:
+    @property
+    def adaptable(self) -> tuple[str, ...]:
+        return "qkv", "out", "gate_up", "down"
+
+    @property
+    def parts(self) -> list[Callable[..., Any]]:
+        """Its methods that may be compiled, or computed again."""
+        return [Layer.project, Layer.feed]
+
+    def forward(self, hidden: Tensor, rotary: Rotary, attend: Attend, choose: Choose = likeliest) -> Tensor:
         return self.feed(hidden, attend(self.index, *self.project(hidden, rotary)))
 
     def project(self, hidden: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values."""
-        qkv = self.qkv(normed(hidden, self.attention_norm)).unflatten(-1, (-1, self.head_dim))
-        q, k, v = qkv.split(self.heads, dim=1)
-        return rotate(normed(q, self.q_norm), rotary), rotate(normed(k, self.k_norm), rotary), v
+        qkv = self.qkv(normed(hidden, self.attention_norm))
+        if self.norms_wide:
+            qkv = self.normed_wide(qkv)
+        q, k, v = torch.split(qkv.unflatten(-1, (-1, self.head_dim)), self.heads, dim=1)
+        if not self.norms_wide:
+            q, k = normed(q, self.q_norm), normed(k, self.k_norm)
+        return rotate(q, rotary), rotate(k, rotary), v
+
+    def normed_wide(self, qkv: Tensor) -> Tensor:
+        """Queries normed over all heads together, and so are keys (OLMoE)."""
+        q, k, v = torch.split(qkv, [heads * self.head_dim for heads in self.heads], dim=1)
+        return torch.cat((normed(q, self.q_norm), normed(k, self.k_norm), v), dim=1)
 
     def feed(self, hidden: Tensor, read_THD: Tensor) -> Tensor:
         """What comes after the attention."""
@@ -110,6 +144,52 @@ class Layer(nn.Module):
         gate, up = self.gate_up(normed(hidden, self.mlp_norm)).chunk(2, dim=-1)
         fed: Tensor = self.down(F.silu(gate) * up)
         return hidden + fed
+
+
+class ExpertLayer(Layer):
+    """A layer whose tokens go through some of many feed-forward networks."""
+
+    experts: Experts
+
+    def _make_feed_forward(self, shape: Shape) -> None:
+        assert shape.experts
+        self.experts = experts = shape.experts
+        self.place = experts.layers.index(self.index)
+        """Its number among the layers that have experts."""
+        self.router = nn.Linear(shape.hidden, experts.count, bias=False)
+        self.expert_gate_up = ExpertMatrices(experts.count, 2 * experts.ffn, shape.hidden)
+        self.expert_down = ExpertMatrices(experts.count, shape.hidden, experts.ffn)
+
+    @property
+    def adaptable(self) -> tuple[str, ...]:
+        return "qkv", "out"
+
+    @property
+    def parts(self) -> list[Callable[..., Any]]:
+        return [Layer.project, ExpertLayer.prepare, ExpertLayer.spread]
+
+    def forward(self, hidden: Tensor, rotary: Rotary, attend: Attend, choose: Choose = likeliest) -> Tensor:
+        hidden, x = self.prepare(hidden, attend(self.index, *self.project(hidden, rotary)))
+        scores = router_scores(x, self.router.weight)
+        with torch.no_grad():
+            chosen = choose(self.place, scores, self.experts.per_token)
+        return self.spread(hidden, x, scores, chosen)
+
+    def prepare(self, hidden: Tensor, read_THD: Tensor) -> tuple[Tensor, Tensor]:
+        """The residual stream behind the attention, and what router and experts see of it."""
+        hidden = hidden + self.out(read_THD.flatten(1))
+        return hidden, normed(hidden, self.mlp_norm)
+
+    def spread(self, hidden: Tensor, x: Tensor, scores: Tensor, chosen: Tensor) -> Tensor:
+        weights = weights_of(scores, chosen, self.experts.normed)
+        gate_up, down = self.expert_gate_up.by_expert, self.expert_down.by_expert
+        return through_experts(x, weights, chosen, gate_up, down, residual_TC=hidden)
+
+
+def _qk_norm(shape: Shape, heads: int) -> nn.Module:
+    if not (shape.qk_norm or shape.wide_qk_norm):
+        return nn.Identity()
+    return nn.RMSNorm(shape.head_dim * (heads if shape.wide_qk_norm else 1), eps=shape.norm_eps)
 
 
 def _again(forward: Callable[..., Tensor], offload: bool, *given: Any) -> Tensor:

@@ -1,18 +1,39 @@
 """The shape of a decoder, read from and written as a Hugging Face `config.json`.
 
-Our own code computes Llama, SmolLM2 (which is Llama), Qwen2 and Qwen3, where nothing in their configuration asks for
-more; for all else there is transformers' (`borrowed.py`).
+Our own code computes Llama, SmolLM2 (which is Llama), Qwen2 and Qwen3, and the mixtures of experts Qwen3-MoE, Mixtral
+and OLMoE, where nothing in their configuration asks for more; for all else there is transformers' (`borrowed.py`).
 """
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from freerun.core import ConfigError
 
-FAMILIES = ("llama", "qwen2", "qwen3")
+MIXTURES = ("qwen3_moe", "mixtral", "olmoe")
+FAMILIES = ("llama", "qwen2", "qwen3", *MIXTURES)
+_NORM_EPS = {"mixtral": 1e-5, "olmoe": 1e-5}
+_ROPE_THETA = {"mixtral": 1e6}
+_EXPERT_FFN = {"qwen3_moe": "moe_intermediate_size"}
+"""What a family means where its configuration says nothing, and which key has the width of an expert."""
 Backend = Literal["auto", "own", "transformers"]
+
+
+@dataclass(slots=True, frozen=True)
+class Experts:
+    """The feed-forward networks that a token may go through, in each layer that has such."""
+
+    count: int
+    per_token: int
+    """How many of them a token goes through."""
+    ffn: int
+    """The width of each."""
+    layers: tuple[int, ...]
+    """Those that have experts; the others have one network for all tokens."""
+    normed: bool
+    """Whether the weights of a token's experts add up to 1."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -41,23 +62,42 @@ class Shape:
     """Whose code computes it."""
     counted: int | None = None
     """Numbers in the files of its weights, where they were counted."""
+    experts: Experts | None = None
 
     @property
     def qk_norm(self) -> bool:
-        return self.family == "qwen3"
+        """Whether queries and keys are normed, head by head."""
+        return self.family in ("qwen3", "qwen3_moe")
+
+    @property
+    def wide_qk_norm(self) -> bool:
+        """Whether they are normed over all heads together."""
+        return self.family == "olmoe"
 
     @property
     def num_parameters(self) -> int:
-        if self.counted is not None:
-            return self.counted
-        qkv = (self.heads + 2 * self.kv_heads) * self.head_dim
-        layer = self.hidden * qkv + self.heads * self.head_dim * self.hidden + self.mlp_parameters
-        return self.layers * layer + (1 if self.tied else 2) * self.vocab_size * self.hidden
+        return self._parameters(self.experts.count if self.experts else 0) if self.counted is None else self.counted
 
     @property
-    def mlp_parameters(self) -> int:
-        """Those of one layer."""
-        return 3 * self.hidden * self.ffn
+    def active_parameters(self) -> int:
+        """Those that compute with one token."""
+        if self.experts is None:
+            return self.num_parameters
+        return self._parameters(self.experts.per_token)
+
+    @property
+    def token_ffn(self) -> int:
+        """The widest that a token gets inside a layer: that of its experts together."""
+        return self.experts.per_token * self.experts.ffn if self.experts else self.ffn
+
+    def _parameters(self, experts: int) -> int:
+        """With so many experts a layer."""
+        heads = (2 * self.heads + 2 * self.kv_heads) * self.head_dim
+        mixtures = len(self.experts.layers) if self.experts else 0
+        inside = self.layers * self.hidden * heads + (self.layers - mixtures) * 3 * self.hidden * self.ffn
+        if self.experts:
+            inside += mixtures * self.hidden * (3 * experts * self.experts.ffn + self.experts.count)
+        return inside + (1 if self.tied else 2) * self.vocab_size * self.hidden
 
 
 QUANTISED_GROUP = 64
@@ -77,20 +117,27 @@ class AdapterShape:
         """The weights below it, in numbers of `size` bytes where they are not of fewer bits."""
         if self.bits >= 16:
             return shape.num_parameters * size
-        around = (1 if shape.tied else 2) * shape.vocab_size * shape.hidden
-        return around * size + int((shape.num_parameters - around) * (self.bits / 8 + 4 / QUANTISED_GROUP))
+        inside = sum(outs * ins for outs, ins in _adapted(shape))
+        return (shape.num_parameters - inside) * size + int(inside * (self.bits / 8 + 4 / QUANTISED_GROUP))
 
     def widened_bytes(self, shape: Shape, size: int) -> int:
         """The widest matrix of fewer bits, while it is multiplied with."""
-        widest = max(2 * shape.ffn, (shape.heads + 2 * shape.kv_heads) * shape.head_dim)
-        return widest * shape.hidden * size if self.bits < 16 else 0
+        return max(outs * ins for outs, ins in _adapted(shape)) * size if self.bits < 16 else 0
 
     def num_parameters(self, shape: Shape) -> int:
         """Our fused layers have one A each."""
-        heads, hidden = shape.heads * shape.head_dim, shape.hidden
-        qkv = hidden + heads + 2 * shape.kv_heads * shape.head_dim
-        out, gate_up, down = heads + hidden, hidden + 2 * shape.ffn, shape.ffn + hidden
-        return self.rank * shape.layers * (qkv + out + gate_up + down)
+        return self.rank * sum(outs + ins for outs, ins in _adapted(shape))
+
+
+def _adapted(shape: Shape) -> Iterator[tuple[int, int]]:
+    """Outputs and inputs of every linear layer that an adapter is on: not routers and experts."""
+    heads, hidden = shape.heads * shape.head_dim, shape.hidden
+    for layer in range(shape.layers):
+        yield heads + 2 * shape.kv_heads * shape.head_dim, hidden
+        yield hidden, heads
+        if not (shape.experts and layer in shape.experts.layers):
+            yield 2 * shape.ffn, hidden
+            yield hidden, shape.ffn
 
 
 def read_shape(folder: Path, backend: Backend = "auto") -> Shape:
@@ -157,6 +204,10 @@ def _what_own_code_lacks(raw: dict[str, Any]) -> str | None:
         return f"hidden_act {raw['hidden_act']!r}"
     if raw.get("use_sliding_window"):
         return "use_sliding_window"
+    if family == "mixtral" and raw.get("sliding_window"):
+        return "sliding_window"
+    if family == "olmoe" and raw.get("clip_qkv"):
+        return "clip_qkv"
     kind = _rope_type(_rope(raw))
     return None if kind in ("default", "linear", "llama3") else f"rope scaling {kind!r}"
 
@@ -177,7 +228,7 @@ def _borrowed_shape(raw: dict[str, Any], ends: tuple[int, ...]) -> Shape:
 
 def _own_shape(raw: dict[str, Any], ends: tuple[int, ...]) -> Shape:
     family, rope = raw["model_type"], _rope(raw)
-    theta = rope.pop("rope_theta", None) or raw.get("rope_theta") or 10_000.0
+    theta = rope.pop("rope_theta", None) or raw.get("rope_theta") or _ROPE_THETA.get(family, 10_000.0)
     heads = _size(raw, "num_attention_heads")
     bias = bool(raw.get("attention_bias", False))
     return Shape(
@@ -192,14 +243,31 @@ def _own_shape(raw: dict[str, Any], ends: tuple[int, ...]) -> Shape:
         tied=bool(raw.get("tie_word_embeddings", False)),
         rope_theta=_number(theta, "rope_theta"),
         rope_scaling={} if _rope_type(rope) == "default" else rope,
-        norm_eps=_number(raw.get("rms_norm_eps", 1e-6), "rms_norm_eps"),
+        norm_eps=_number(raw.get("rms_norm_eps", _NORM_EPS.get(family, 1e-6)), "rms_norm_eps"),
         qkv_bias=family == "qwen2" or bias,
         out_bias=family != "qwen2" and bias,
-        mlp_bias=bool(raw.get("mlp_bias", False)),
+        mlp_bias=family not in MIXTURES and bool(raw.get("mlp_bias", False)),
         max_positions=_size(raw, "max_position_embeddings", 4096),
         eos_token_ids=ends,
         raw=raw,
+        experts=_experts(raw) if family in MIXTURES else None,
     )
+
+
+def _experts(raw: dict[str, Any]) -> Experts:
+    family, layers = raw["model_type"], range(_size(raw, "num_hidden_layers"))
+    key = "num_experts" if raw.get("num_experts") is not None else "num_local_experts"  # transformers writes either
+    count, per_token = _size(raw, key), _size(raw, "num_experts_per_tok")
+    if per_token > count:
+        raise ConfigError(f"num_experts_per_tok is {per_token}, of {count} experts: copy or download it again")
+    dense, step = raw.get("mlp_only_layers") or (), raw.get("decoder_sparse_step") or 1
+    if family != "qwen3_moe":
+        dense, step = (), 1
+    chosen = tuple(layer for layer in layers if layer not in dense and (layer + 1) % step == 0)
+    if not chosen:
+        raise ConfigError("mlp_only_layers and decoder_sparse_step leave no layer with experts: that is a qwen3 model")
+    normed = family == "mixtral" or bool(raw.get("norm_topk_prob", False))
+    return Experts(count, per_token, _size(raw, _EXPERT_FFN.get(family, "intermediate_size")), chosen, normed)
 
 
 def _size(raw: dict[str, Any], key: str, default: int | None = None) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 
 from freerun.core import ConfigError
 from freerun.core.text import did_you_mean
-from freerun.models.shape import Shape
+from freerun.models.shape import Experts, Shape
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _LONGEST_HEADER = 100_000_000
@@ -22,6 +22,12 @@ _LONGEST_HEADER = 100_000_000
 _BITS = {"F64": 64, "F32": 32, "F16": 16, "BF16": 16, "I64": 64, "I32": 32, "I16": 16, "I8": 8, "U8": 8, "BOOL": 8}
 KNOWN_TYPES = ("F32", "BF16", "F16", "F64")
 """Those that the decoder loads."""
+EXPERT_NAMES = {
+    "qwen3_moe": ("mlp", "gate_proj", "up_proj", "down_proj"),
+    "olmoe": ("mlp", "gate_proj", "up_proj", "down_proj"),
+    "mixtral": ("block_sparse_moe", "w1", "w3", "w2"),
+}
+"""By family: what the experts of a layer and their router are called, and the three matrices of each."""
 _COPY_AGAIN = "copy or download it again"
 
 
@@ -146,25 +152,28 @@ def wanted_tensors(shape: Shape) -> dict[str, tuple[int, ...]]:
     hidden, queries, keys = shape.hidden, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     wanted: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (shape.vocab_size, hidden)}
     for layer in range(shape.layers):
-        for name, sizes in _layer(shape, hidden, queries, keys):
+        for name, sizes in _layer(shape, layer, hidden, queries, keys):
             wanted[f"model.layers.{layer}.{name}"] = sizes
     wanted["model.norm.weight"] = (hidden,)
     return wanted if shape.tied else wanted | {"lm_head.weight": (shape.vocab_size, hidden)}
 
 
-def _layer(shape: Shape, hidden: int, queries: int, keys: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _layer(shape: Shape, index: int, hidden: int, queries: int, keys: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield "input_layernorm.weight", (hidden,)
     for part, rows in (("q_proj", queries), ("k_proj", keys), ("v_proj", keys)):
         yield f"self_attn.{part}.weight", (rows, hidden)
         if shape.qkv_bias:
             yield f"self_attn.{part}.bias", (rows,)
-    if shape.qk_norm:
-        yield "self_attn.q_norm.weight", (shape.head_dim,)
-        yield "self_attn.k_norm.weight", (shape.head_dim,)
+    if shape.qk_norm or shape.wide_qk_norm:
+        yield "self_attn.q_norm.weight", (queries if shape.wide_qk_norm else shape.head_dim,)
+        yield "self_attn.k_norm.weight", (keys if shape.wide_qk_norm else shape.head_dim,)
     yield "self_attn.o_proj.weight", (hidden, queries)
     if shape.out_bias:
         yield "self_attn.o_proj.bias", (hidden,)
     yield "post_attention_layernorm.weight", (hidden,)
+    if shape.experts and index in shape.experts.layers:
+        yield from _experts(shape.family, shape.experts, hidden)
+        return
     for part, rows, columns in (
         ("gate_proj", shape.ffn, hidden),
         ("up_proj", shape.ffn, hidden),
@@ -173,3 +182,12 @@ def _layer(shape: Shape, hidden: int, queries: int, keys: int) -> Iterator[tuple
         yield f"mlp.{part}.weight", (rows, columns)
         if shape.mlp_bias:
             yield f"mlp.{part}.bias", (rows,)
+
+
+def _experts(family: str, experts: Experts, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    mixture, gate, up, down = EXPERT_NAMES[family]
+    yield f"{mixture}.gate.weight", (experts.count, hidden)
+    for one in range(experts.count):
+        yield f"{mixture}.experts.{one}.{gate}.weight", (experts.ffn, hidden)
+        yield f"{mixture}.experts.{one}.{up}.weight", (experts.ffn, hidden)
+        yield f"{mixture}.experts.{one}.{down}.weight", (hidden, experts.ffn)

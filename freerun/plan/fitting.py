@@ -11,7 +11,7 @@ from freerun.config.tree import RunConfig
 from freerun.core import ConfigError
 from freerun.core.section import by_dotted_key
 from freerun.machine.machines import Machine
-from freerun.models.published import ExpertShape, published_models, shape_to_plan_by
+from freerun.models.published import published_models, shape_to_plan_by
 from freerun.models.shape import Shape
 from freerun.plan.lengths import Lengths
 from freerun.plan.placement import Placement, place
@@ -91,7 +91,7 @@ class _Tried:
                 yield f"it fits with {_in_words({**change, key: longest})}, and nothing longer"
                 break
         models = [(name, shape_to_plan_by(name)[0]) for name in published_models()]
-        dense = [(name, shape) for name, shape in models if not isinstance(shape, ExpertShape)]
+        dense = [(name, shape) for name, shape in models if shape.experts is None]
         small = [(shape.num_parameters, name) for name, shape in dense if self.fits(self.config, shape, self.lengths)]
         if small:
             parameters, name = max(small)

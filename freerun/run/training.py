@@ -233,6 +233,7 @@ def rollout_of(
     prepared: Prepared, note: Callable[[str], None] = lambda text: None, agents: AgentServices | None = None
 ) -> GroupRollout:
     config = prepared.config.rollout
+    sampling = config.sampling(routes=prepared.config.train.replay_router)
     if agents:
-        return agents.rollout(config.sampling(), config.group_size, note)
-    return make_rollout(prepared.rollout, prepared.tokenizer, prepared.text, config.sampling(), config.group_size, note)
+        return agents.rollout(sampling, config.group_size, note)
+    return make_rollout(prepared.rollout, prepared.tokenizer, prepared.text, sampling, config.group_size, note)

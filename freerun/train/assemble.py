@@ -34,7 +34,8 @@ def assemble(
     folder: Path | None,
     how: HowSampled = ALL,
 ) -> Models:
-    """All from one decoder, which becomes the policy's; `folder` has the weights of one that is on the meta device."""
+    """All from one decoder, which becomes the policy's; `folder` has the weights of one that is on the meta device. In
+    mixtures of experts critic and reference choose theirs themselves: what the engine chose was the policy's."""
     refuse_uneven_heads(decoder.shape, ranks.context.size)
     start = decoder.embed.weight.dtype
     low = torch.bfloat16 if config.low_precision else start
@@ -50,5 +51,5 @@ def assemble(
     if config.lora.rank:
         learns_in = torch.promote_types(start, torch.float32)
         attach(decoder, config.lora.rank, config.lora.effective_alpha, seed=seed, dtype=learns_in)
-    policy = Trained(PolicyModel(decoder, temperature, how), config, ranks, folder=folder)
+    policy = Trained(PolicyModel(decoder, temperature, how, config.replay_router), config, ranks, folder=folder)
     return Models(policy, critic, reference)

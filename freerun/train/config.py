@@ -126,6 +126,11 @@ class TrainConfig(Section):
     dtype: Literal["auto", "float32", "bfloat16"] = knob(
         "auto", "What it computes in, over float32 weights; auto: bfloat16 on a GPU, float32 on a CPU."
     )
+    replay_router: bool = knob(
+        True,
+        "In mixtures of experts each token goes through the experts that it went through in the engine, where that "
+        "tells; it then tells for every token, a byte for each layer and expert.",
+    )
     recompute: bool | Literal["all", "offload"] = knob(
         False,
         "Compute activations again in the backward pass instead of keeping them; all: those of the attention, too, "

@@ -52,6 +52,7 @@ class Whole:
         """Which rows of the part predict the trained tokens that this rank computes, and which tokens those are."""
         self.probe_P = micro.probe_P
         """Which of these tokens are in the probe, where there is one."""
+        self.routes_P = micro.routes_T
 
     def attention(self, attend: Attend) -> Attend:
         return attend
@@ -73,6 +74,9 @@ class Part(Whole):
             F.pad(x_T, (0, self._padding))[context.position :: context.size]
             for x_T in (micro.tokens_T, micro.positions_T)
         )
+        if micro.routes_T is not None:
+            padded = F.pad(micro.routes_T, (0, 0, 0, self._padding), value=255)
+            self.routes_P = padded[context.position :: context.size]
         self._places = (micro.rows_A % context.size == context.position).nonzero().squeeze(1)
         self.rows_A, self.targets_A = micro.rows_A[self._places] // context.size, micro.targets_A[self._places]
         if micro.probe_P is not None:

@@ -17,7 +17,9 @@ several versions old part by percents, so the default here, 0.8 to 1.25, drops o
 
 `distance` is ours. PPO's clip stops pushing a token that is already far from the policy that sampled it; decoupled PPO
 measures from the proximal policy, which moves along, so it bounds how fast a token is pushed and not how far. Old data
-then carries the weights away before its effect is seen (docs/decisions/2026-11-15-staleness-sweep.md).
+then carries the weights away before its effect is seen. What does the harm is that tokens of failed answers are pushed
+down without end: bounding pushes down alone (side: down) takes the collapse away, bounding pushes up alone does not
+(docs/decisions/2026-11-19-which-objective.md).
 
 Changed from the papers: a mask renormalises. What is left counts as if it were the entire minibatch:
 

@@ -5,6 +5,8 @@ Sums are kept on the device, over micro-batches and then over ranks, and looked 
 Shapes: A trained tokens.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -15,6 +17,7 @@ from freerun.train.corrections import Corrected
 from freerun.train.objective import TokenLoss, Tokens
 from freerun.train.packing import Packed
 from freerun.train.ranks import Ranks
+from freerun.train.routing import Routed
 
 _OLDEST = 16
 """Tokens older than this are counted with those of this age."""
@@ -26,6 +29,7 @@ class Diagnostics:
         self._sums: dict[str, Tensor] = {}
         self._largest: dict[str, Tensor] = {}
         self._by_age: Tensor | None = None
+        self._routed: Routed | None = None
         self.before = Before(ranks)
         self._optimizer_steps: list[tuple[float, float]] = []
         self._losses: list[float] = []
@@ -70,6 +74,10 @@ class Diagnostics:
         ages_2O[0].index_add_(0, age_A, torch.ones_like(ratio_A, dtype=torch.float32))
         ages_2O[1].index_add_(0, age_A, ratio_A.float())
         self._by_age = ages_2O if self._by_age is None else self._by_age + ages_2O
+
+    def routed(self, routed: Routed) -> None:
+        """Which experts the tokens of a micro-batch went through."""
+        self._routed = Routed(*(a + b for a, b in zip(self._routed, routed, strict=True))) if self._routed else routed
 
     def add(self, **values: Tensor) -> None:
         """Means over trained tokens of whatever else was measured there."""
@@ -119,13 +127,33 @@ class Diagnostics:
             means["grad_norm"] = sum(norm for norm, _ in self._optimizer_steps) / steps
             means["lr"] = self._optimizer_steps[-1][1]
         loss = sum(self._losses) / len(self._losses)
-        return means | largest | self._ages() | {"loss": loss, "tokens": tokens}
+        return means | largest | self._ages() | self._experts() | {"loss": loss, "tokens": tokens}
 
     def _ages(self) -> dict[str, float]:
         """The mean ratio of the weights before the step to the behavior policy, by staleness."""
         assert self._by_age is not None
         counts, ratios = self._ranks.sum(self._by_age).tolist()
         return {f"ratio_at_age_{age}": ratios[age] / count for age, count in enumerate(counts) if count}
+
+    def _experts(self) -> dict[str, float]:
+        """How evenly tokens are spread over the experts of a layer, and whose choice that was."""
+        if self._routed is None:
+            return {}
+        load_LE, *counts = self._routed
+        shape, device = load_LE.shape, load_LE.device
+        flat = torch.cat([load_LE.flatten(), torch.stack(counts)]).double()
+        summed = self._ranks.sum(flat.to(device))
+        share_LE = summed[: load_LE.numel()].view(shape)
+        choices, (replayed, compared, different) = share_LE.sum().item(), summed[-3:].tolist()
+        share_LE = share_LE / share_LE.sum(1, keepdim=True).clamp_min(1.0)
+        entropy_L = -torch.special.xlogy(share_LE, share_LE).sum(1) / math.log(max(shape[1], 2))
+        figures = {
+            "expert_load_max": share_LE.max().item() * shape[1],
+            "expert_entropy": entropy_L.mean().item(),
+            "expert_unused_share": (share_LE == 0).double().mean().item(),
+            "router_replayed_share": replayed / max(choices, 1.0),
+        }
+        return figures | ({"router_flips": different / compared} if compared else {})
 
     def _add(self, **values: Tensor) -> None:
         for name, value in values.items():

@@ -318,7 +318,7 @@ class Learner:
         recompute = self._config.proximal == "recompute" and len(plan) > 1
         for micro in (micro for minibatch in plan for micro in minibatch):
             if recompute:
-                micro.proximal_A, _, micro.cut_off_P = self.policy(micro)
+                micro.proximal_A, _, micro.cut_off_P, _ = self.policy(micro)
             if self._reference and self._config.kl.apply_to == "loss":
                 micro.reference_A = self._reference(micro)[0]
             if self._penalises and self._by_token:
@@ -341,7 +341,7 @@ class Learner:
 
     def _rl_backward(self, micro: Packed, diagnostics: Diagnostics) -> Tensor:
         """One micro-batch. The weight of its tokens that were kept, that of all, and its share of the loss."""
-        policy_A, entropy_A, cut_off_P = self.policy(micro)
+        policy_A, entropy_A, cut_off_P, routed = self.policy(micro)
         tokens = self._tokens(micro, policy_A)
         loss = self._loss(tokens, self._config.clip.bounds)
         log_ratio_A = tokens.proximal_A - tokens.behavior_A
@@ -359,6 +359,8 @@ class Learner:
         if self._critic:
             self._critic_backward(micro, diagnostics)
         diagnostics.micro_batch(tokens, entropy_A, loss, correction)
+        if routed:
+            diagnostics.routed(routed)
         if not diagnostics.has_learned:
             diagnostics.drift(micro, policy_A.detach(), cut_off_P)
         elif micro.proximal_A is not None:

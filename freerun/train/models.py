@@ -6,11 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from freerun.models.attention import packed_attention
-from freerun.models.decoder import Decoder
+from freerun.models.decoder import Choose, Decoder, likeliest
 from freerun.train.context import ONE, Context, Whole
 from freerun.train.head import cut_off_at, logprobs_and_entropy
 from freerun.train.how_sampled import ALL, HowSampled
 from freerun.train.packing import Packed
+from freerun.train.routing import Routed, Routing
 
 
 class Scores(NamedTuple):
@@ -20,22 +21,28 @@ class Scores(NamedTuple):
     """Where it was sampled."""
     cut_off_P: Tensor | None
     """How far top-k and top-p are from the policy at the tokens of the probe, where there is one (`cutoffs.py`)."""
+    routed: Routed | None
+    """Which experts the tokens went through, where there are such."""
 
 
 class PolicyModel(nn.Module):
-    def __init__(self, decoder: Decoder, temperature: float, how: HowSampled = ALL) -> None:
+    def __init__(self, decoder: Decoder, temperature: float, how: HowSampled = ALL, replays: bool = False) -> None:
+        """`replays`: whether tokens go through the experts that they went through in the engine."""
         super().__init__()
         self.decoder = decoder
-        self.temperature, self._how = temperature, how
+        self.temperature, self._how, self._replays = temperature, how, replays
 
     def forward(self, micro: Packed, context: Context = ONE) -> Scores:
         part = context.part(micro)
-        hidden_A = hidden_states(self.decoder, micro, part)
+        layout, device = self.decoder.routes, micro.tokens_T.device
+        routing = Routing(layout, part.routes_P if self._replays else None, device) if layout else None
+        hidden_A = hidden_states(self.decoder, micro, part, routing or likeliest)
         head, readout = self.decoder.head, self.decoder.readout
         logprobs_A, entropy_A = logprobs_and_entropy(
             hidden_A, head.weight, part.targets_A, self.temperature, readout, head.bias
         )
-        return Scores(part.told(logprobs_A), part.told(entropy_A), self._cut_off(hidden_A, micro, part))
+        cut_off_P, routed = self._cut_off(hidden_A, micro, part), routing.routed if routing else None
+        return Scores(part.told(logprobs_A), part.told(entropy_A), cut_off_P, routed)
 
     @torch.no_grad()
     def _cut_off(self, hidden_A: Tensor, micro: Packed, part: Whole) -> Tensor | None:
@@ -69,9 +76,9 @@ class CriticModel(nn.Module):
         return part.told(values.squeeze(1).to(torch.promote_types(values.dtype, torch.float32)))
 
 
-def hidden_states(decoder: Decoder, micro: Packed, part: Whole) -> Tensor:
+def hidden_states(decoder: Decoder, micro: Packed, part: Whole, choose: Choose = likeliest) -> Tensor:
     """At the positions that predict the part's trained tokens."""
     weight = decoder.embed.weight
     attend = packed_attention(micro.lengths, weight.device, weight.dtype, micro.prefixes)
-    hidden_P: Tensor = decoder(part.tokens_P, part.positions_P, part.attention(attend))
+    hidden_P: Tensor = decoder(part.tokens_P, part.positions_P, part.attention(attend), choose)
     return hidden_P[part.rows_A]

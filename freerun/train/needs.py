@@ -65,15 +65,18 @@ def bytes_per_token(shape: Shape, config: ResolvedTrainConfig) -> int:
     often."""
     ranks = config.context_parallel
     queries, keys = shape.heads * shape.head_dim, lcm(shape.kv_heads, ranks) * shape.head_dim
+    at_once = 0.0
+    if shape.experts:  # what goes into and comes out of one layer's experts, and the gradients of that
+        at_once = 3.0 * shape.experts.per_token * (shape.hidden + shape.experts.ffn)
     if config.recompute in ("all", "offload"):  # what came into layers; all of one layer with its gradients
-        a_layer = 6 * shape.hidden + 3 * queries + 3 * keys + 3 * shape.ffn
+        a_layer = 6 * shape.hidden + 3 * queries + 3 * keys + 3 * shape.token_ffn
         inputs = 0 if config.recompute == "offload" else 4 * shape.hidden * shape.layers
-        return int((1.1 * inputs + 3 * _size(config) * a_layer) / ranks)
+        return int((1.1 * inputs + 3 * _size(config) * (a_layer + at_once)) / ranks)
     if config.recompute:
         kept = 1.3 * (4 * shape.hidden + 2 * queries + 2 * keys)
     else:
-        kept = 1.1 * (6 * shape.hidden + 3 * queries + 3 * keys + 3 * shape.ffn)
-    return int(_size(config) * kept * shape.layers / ranks)
+        kept = 1.1 * (6 * shape.hidden + 3 * queries + 3 * keys + 3 * shape.token_ffn)
+    return int(_size(config) * (kept * shape.layers + at_once) / ranks)
 
 
 def _size(config: ResolvedTrainConfig) -> int:

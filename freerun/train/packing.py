@@ -155,6 +155,8 @@ class Packed:
     """Trained tokens at which top-k and top-p are looked at, where there are such (`cutoffs.py`)."""
     cut_off_P: Tensor | None = None
     """What was found there by the weights before the step, where that took a pass of its own."""
+    routes_T: Tensor | None = None
+    """Which experts each token went through in the engine: its bytes (`models/routes.py`), where that is known."""
 
     @property
     def num_trained(self) -> int:
@@ -206,7 +208,15 @@ def pack(
         "weights_A": np.array(weights or [1.0] * len(samples), np.float32)[of_A],
     }
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    widths = {sample.routes.shape[1] for sample in samples if sample.routes is not None}
+    if widths:
+        rows = own(_routes(sample, max(widths)) for sample in samples)
+        tensors["routes_T"] = torch.from_numpy(rows)
     return Packed(lengths=lengths_S.tolist(), prefixes=prefixes, places=[], **tensors)
+
+
+def _routes(sample: Sample, width: int) -> np.ndarray:
+    return np.full((len(sample.tokens), width), 255, np.uint8) if sample.routes is None else sample.routes
 
 
 def _by_token(advantage: Advantage, sample: Sample) -> np.ndarray:
@@ -222,7 +232,8 @@ def num_trained(sample: Sample) -> int:
 def untrained(sample: Sample) -> Sample:
     """The same tokens, none with a loss."""
     marks = np.zeros(len(sample.tokens), np.bool_)
-    return Sample(sample.tokens, marks, sample.behavior_logprobs, sample.versions, sample.finish, reward=sample.reward)
+    given = sample.tokens, marks, sample.behavior_logprobs, sample.versions, sample.finish
+    return Sample(*given, reward=sample.reward, routes=sample.routes)
 
 
 def within(order: Sequence[int], lengths: Sequence[int], capacity: int) -> Iterator[list[int]]:

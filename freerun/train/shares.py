@@ -46,7 +46,7 @@ def _fill(module: nn.Module, ranks: Ranks, folder: Path) -> None:
         share, rows = own(parameter), _rows(parameter, ranks)
         assert len(rows) == len(share)
         if rows:
-            share.copy_(read_rows(folder, name, parameter.shape, rows))
+            share.copy_(read_rows(folder, name, decoder_of(module).shape, parameter.shape, rows))
 
 
 def _rows(parameter: Tensor, ranks: Ranks) -> range:

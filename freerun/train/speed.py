@@ -20,14 +20,14 @@ class Speed:
 
     def of(self, tokens: int, micros: Sequence[Packed], phases: Sequence[tuple[str, float, float]]) -> dict[str, float]:
         """Tokens a second over the entire step, prompts included; on a GPU also each one's arithmetic, by what this
-        rank computed: a prefix that samples share counts once."""
+        rank computed: a prefix that samples share counts once, and of experts only those that a token goes through."""
         took_s = phases[-1][2] - phases[0][1]
         rates = {"tokens_per_s": tokens / took_s}
         if self._device.type != "cuda":
             return rates
         computed = sum(len(micro.tokens_T) for micro in micros)
         attention = sum(self._attention(micro) for micro in micros)
-        tflops = (6.0 * self._shape.num_parameters * computed + attention) / self._sharing / took_s / 1e12
+        tflops = (6.0 * self._shape.active_parameters * computed + attention) / self._sharing / took_s / 1e12
         name = torch.cuda.get_device_name(self._device)
         peak = next((peak for chip, peak in PEAK_TFLOPS.items() if chip in name), None)
         return rates | {"tflops": tflops} | ({"mfu": tflops / peak} if peak else {})

@@ -32,6 +32,7 @@ SMALLER = {
     "freerun bench engine --model 4m": "--requests 2 --tokens 4 --slots 2",
     "freerun bench speculation --model models/my-model --data train.jsonl": "--tasks 2 --rows 4 --group 2 --tokens 40",
     "freerun bench trainer --model 4m": "--tokens 64 --seq 32 --steps 1",
+    "freerun bench replay": "--groups 1 --group 2 --tokens 4 --prompt 4 --staleness 0",
     "freerun bench packing": "--tokens 64 --longest 32 --steps 1",
     "freerun bench gateway": "--tokens 100 --requests 10",
     "freerun bench judge": "--answers 20 --many 10",

@@ -258,10 +258,10 @@ def test_a_cache_is_rebuilt_where_that_wins_more_effective_tokens_than_it_costs(
     """50 tokens of prompt and 100 of its own to read, each worth 1 token; 100 to come: by the formula."""
     one = answer(prompt=51, sampled=100, most=200)
     for square in (0.01, 0.5, 5.0):
-        won = 100 * (1 - math.exp(-min(square, math.log(5) ** 2)))
+        won = 100 * (math.exp(min(square, math.log(5) ** 2)) - 1)
         assert choice_of(square, 1.0).gain(one, 1) == pytest.approx(won - 150, rel=0.02)
     cheap = choice_of(0.5, 0.1)
-    assert cheap.gain(one, 1) == pytest.approx(100 * (1 - math.exp(-0.5)) - 15, rel=0.02)
+    assert cheap.gain(one, 1) == pytest.approx(100 * (math.exp(0.5) - 1) - 15, rel=0.02)
     assert cheap.gain(one, 2) > cheap.gain(one, 1), "an older cache errs more"
     assert cheap.gain(one, 1, sharers=10) - cheap.gain(one, 1) == pytest.approx(45 * 0.1, rel=0.02)
     assert cheap.gain(answer(51, 100, most=110), 1) < 0, "too little is left"
@@ -272,31 +272,46 @@ def test_what_is_not_known_yet_is_rebuilt_but_for_probes() -> None:
     answers = [answer(10, 20 + i, most=40 + i) for i in range(6)]
     assert len(choice.rebuild(answers, 1)) == 6 - PROBES
     assert choice.gain(answers[0], 1) == math.inf
-    assert not choice.rebuild(answers[:1], 1), "the only answer is a probe"
-    assert (choice.kept, choice.rebuilt) == (PROBES + 1, 6 - PROBES)
+    assert (choice.kept, choice.rebuilt) == (PROBES, 6 - PROBES)
+    assert len(choice.rebuild(answers[:PROBES], 1)) == PROBES, "of so few none is spared for that"
+
+
+def test_once_caches_are_known_to_err_one_is_kept_when_that_costs_little_or_long_after() -> None:
+    harmless, harmful = choice_of(square=0.02, read_cost=1e-6), choice_of(square=2.5, read_cost=1e-6)
+    answers = [answer(10, 20) for _ in range(10)]
+    assert len(harmless.rebuild(answers, 1)) == 9
+    rebuilt = [len(harmful.rebuild(answers, 1)) for _ in range(60)]
+    assert rebuilt[0] == 10
+    first = rebuilt.index(9)
+    assert 20 < first < 50, "while nothing is measured, what is known is believed less and less"
 
 
 def test_measuring_takes_a_small_share_of_the_time() -> None:
     choice = CacheChoice()
-    one = answer(10, 30, behind=39)
-    choice.rebuild([one], 1)
+    one, others = answer(10, 30, behind=39), [answer(10, 30), answer(10, 30)]
+    one.request.behind = 9
+    choice.rebuild([one, *others], 1)
+    assert choice.to_measure(version=1, most_tokens=100, now_s=10.0) is None, "it has sampled nothing since"
     one.versions[-ENOUGH:] = [1] * ENOUGH
-    assert choice.to_measure([one], version=1, most_tokens=100, now_s=10.0) is one
+    assert choice.to_measure(version=1, most_tokens=39, now_s=10.0) is None, "it is too long for one step"
+    assert choice.to_measure(version=2, most_tokens=100, now_s=10.0) is None, "nothing is of that version"
+    assert choice.to_measure(version=1, most_tokens=100, now_s=10.0) is one
+    assert choice.to_measure(version=1, most_tokens=100, now_s=1e6) is None, "once an update"
     choice.measured(one, [0.1] * ENOUGH, took_s=1.0)
     assert choice.error.mean == pytest.approx(0.1)
-    assert choice.to_measure([one], 1, 100, now_s=1e6) is None, "once an update"
-    choice.rebuild([one], 1)
-    assert choice.to_measure([one], 1, 100, now_s=11.0) is None, "that would be too much of the time"
-    assert choice.to_measure([one], 1, 100, now_s=10.0 + 1.1 / MEASURE_SHARE) is one
-    choice.rebuild([one], 1)
-    assert choice.to_measure([one], version=2, most_tokens=100, now_s=1e9) is None, "nothing is of that version"
-    assert choice.to_measure([one], version=1, most_tokens=39, now_s=1e9) is None, "it is too long for one step"
+    choice.pace = choice_of(1.0, 1e3).pace
+    assert not choice.rebuild([one, *others], 1), "reading is dear"
+    assert choice.to_measure(1, 100, now_s=11.0) is None, "that would be too much of the time"
+    assert choice.to_measure(1, 100, now_s=10.0 + 1.1 / MEASURE_SHARE) is one
+    assert not choice.rebuild([one, *others], 1)
+    one.finish = FinishReason.STOP
+    assert choice.to_measure(1, 100, now_s=1e9) is None, "it is over"
 
 
 def test_one_token_far_astray_counts_as_far_as_the_trainer_lets_it() -> None:
     error = Error()
     error.add([10.0, 0.0], age=1.0)
-    assert error.lost_share(1.0) == pytest.approx(1 - math.exp(-(math.log(5) ** 2) / 2))
+    assert error.lost(1.0) == pytest.approx(math.exp(math.log(5) ** 2 / 2) - 1)
 
 
 def test_the_error_follows_what_is_measured_now() -> None:
@@ -304,7 +319,7 @@ def test_the_error_follows_what_is_measured_now() -> None:
     error.add([1.0] * 10, age=1.0)
     for _ in range(60):
         error.add([0.1] * 10, age=2.0)
-    assert error.lost_share(2.0) == pytest.approx(1 - math.exp(-0.01), rel=0.1)
+    assert error.lost(2.0) == pytest.approx(math.exp(0.01) - 1, rel=0.1)
     assert error.mean == pytest.approx(0.1, rel=0.05)
     assert error.tokens == 610
 

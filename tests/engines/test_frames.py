@@ -14,7 +14,7 @@ from freerun.engines.base import Completion
 
 token = st.tuples(st.integers(0, 2**31 - 1), st.floats(-100, 0, width=32), st.integers(0, 3))
 answers = st.lists(st.tuples(st.lists(token, max_size=20), st.sampled_from(FinishReason)), max_size=4)
-HEADER = 24
+HEADER = 32
 
 
 def encoded(index: int, answer: tuple[list[tuple[int, float, int]], FinishReason]) -> bytes:
@@ -23,12 +23,12 @@ def encoded(index: int, answer: tuple[list[tuple[int, float, int]], FinishReason
     return frames.encode(index, [token for token, *_ in tokens], logprobs, versions, finish, cached=16 * index)
 
 
-def read(data: bytes, longest: int = 20) -> list[Completion]:
+def read(data: bytes, longest: int = 20, given: int = 0) -> list[Completion]:
     async def read_all() -> list[Completion]:
         stream = asyncio.StreamReader()
         stream.feed_data(data)
         stream.feed_eof()
-        return [completion async for completion in frames.read(stream, longest)]
+        return [completion async for completion in frames.read(stream, longest, given)]
 
     return asyncio.run(read_all())
 
@@ -81,3 +81,24 @@ def test_versions_must_add_up_to_the_tokens(count: int) -> None:
     wrong[-8:] = count.to_bytes(8, "little", signed=True)
     with pytest.raises(EngineError, match=f"a frame of 3 tokens has versions for runs of {count}: they must add up"):
         read(bytes(wrong))
+
+
+@given(st.integers(1, 9), st.integers(1, 6), st.integers(1, 40))
+def test_the_experts_of_prompt_and_answer_come_along(tokens: int, prompt: int, width: int) -> None:
+    routes = np.arange((tokens + prompt - 1) * width).astype(np.uint8).reshape(-1, width)
+    parts = [5] * tokens, [-1.0] * tokens, [2] * tokens, FinishReason.STOP
+    whole = frames.encode(0, *parts, routes=routes) + frames.encode(1, *parts)
+    with_routes, without = read(whole, given=prompt)
+    assert with_routes.routes is not None
+    assert np.array_equal(with_routes.routes, routes) or not len(routes)
+    assert without.routes is None
+    assert list(with_routes.versions) == list(without.versions) == [2] * tokens
+
+
+def test_experts_of_more_tokens_than_there_are_are_refused() -> None:
+    routes = np.zeros((9, 4), np.uint8)
+    frame = frames.encode(0, [5] * 3, [-1.0] * 3, [0] * 3, FinishReason.STOP, routes=routes)
+    with pytest.raises(
+        EngineError, match="the experts of 9 tokens, 4 bytes each: there are 7 tokens, the last of which"
+    ):
+        read(frame[:HEADER], given=4)

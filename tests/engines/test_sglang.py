@@ -1,10 +1,13 @@
 """SGLang's backend, without SGLang: how its server is started, and what is refused. The contract has the rest."""
 
 import json
+from base64 import b64encode
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
@@ -14,7 +17,7 @@ from freerun.engines.base import Sampling
 from freerun.engines.external.base import Launch
 from freerun.engines.external.sglang import SglangBackend
 from freerun.models.shape import read_shape, shape_of
-from tests.tiny import TINY, tiny_folder
+from tests.tiny import TINY, mixture, tiny_folder
 
 INFO = {"max_req_input_len": 500, "tp_size": 1, "enable_metrics": True, "incremental_streaming_output": False}
 DONE: dict[str, Any] = {
@@ -147,3 +150,35 @@ async def test_what_fails_is_told(said: tuple[Said, SglangBackend]) -> None:
     told.events = []
     with pytest.raises(EngineError, match="1 of 1 answers missing"):
         await answers(backend)
+
+
+async def test_a_server_that_tells_the_experts_is_asked_for_them(
+    said: tuple[Said, SglangBackend], tmp_path: Path
+) -> None:
+    """It counts all layers, also those without experts."""
+    told, backend = said
+    folder = tiny_folder(tmp_path / "mixture", **mixture("qwen3_moe"))
+    shape = read_shape(folder)
+    chosen = np.arange(4 * 3 * 2).reshape(4, 3, 2) % 6
+    meta = DONE["meta_info"] | {"routed_experts": b64encode(chosen.astype("<i4").tobytes()).decode()}
+    told.info |= {"model_path": str(folder)}
+    told.events = [DONE | {"meta_info": meta}]
+    await backend.check(shape)
+    assert (await answers(backend, routes=True))[0].routes is None
+    assert "return_routed_experts" not in told.asked, "it was not started so"
+    told.info |= {"enable_return_routed_experts": True}
+    await backend.check(shape)
+    (answer,) = await answers(backend, routes=True)
+    assert told.asked["return_routed_experts"] is True
+    assert np.array_equal(answer.routes, chosen[:, [0, 2]].reshape(4, -1))
+    told.events = [DONE | {"meta_info": meta | {"routed_experts": b64encode(b"1234").decode()}}]
+    with pytest.raises(EngineError, match="the experts of 4 tokens in no form that is known"):
+        await answers(backend, routes=True)
+
+
+def test_servers_of_mixtures_are_started_to_tell_their_experts(tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path / "mixture", **mixture("mixtral"))
+    on_gpu = Launch(Path("python"), folder, read_shape(folder), 1234, "cuda", "bfloat16", 1, 8, None, 0.9)
+    assert "--enable-return-routed-experts" in SglangBackend.command(on_gpu).argv
+    dense = replace(on_gpu, shape=shape_of(TINY))
+    assert "--enable-return-routed-experts" not in SglangBackend.command(dense).argv

@@ -118,13 +118,27 @@ async def test_children_outlive_what_they_were_forked_from_and_their_end_is_noti
 async def test_what_has_threads_is_not_forked_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preloaded: dict[Any, Preloaded]
 ) -> None:
-    monkeypatch.setenv("THREADED", "1")
+    monkeypatch.setenv("THREADED", "at once")
     for _ in range(2):
         async with child(tmp_path) as (one, found):
             assert found.parent == os.getpid(), "it was started the usual way"
-            assert found.environment["THREADED"] == "1"
+            assert found.environment["THREADED"] == "at once"
     assert len(preloaded) == 1, "and it was tried once"
     assert one.returncode == -signal.SIGTERM
+
+
+async def test_what_gets_threads_later_still_tells_how_its_children_end(tmp_path: Path) -> None:
+    async with child(tmp_path) as (one, found):
+        os.kill(found.parent, signal.SIGUSR1)
+        deadline = time.monotonic() + 5
+        while len(os.listdir(f"/proc/{found.parent}/task")) == 1:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
+        async with child(tmp_path) as (_, other):
+            assert other.parent == os.getpid(), "it was started the usual way"
+        one.process.kill()
+        await one.wait()
+        assert one.returncode == -signal.SIGKILL
 
 
 async def test_it_ends_when_it_has_had_nothing_to_do_and_another_takes_its_place(

@@ -42,6 +42,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
 AGENT = """
 import asyncio, os
+from pathlib import Path
+
+METRICS = Path(__file__).parent / "runs" / "trouble" / "metrics.jsonl"
+
+def steps():
+    return METRICS.read_text().count("\\n") if METRICS.exists() else 0
 
 async def run(task, session, fails=False):
     does = task.extra.get("does") if session.member == 0 else None
@@ -53,10 +59,12 @@ async def run(task, session, fails=False):
         os.kill(os.getpid(), 9)
     if does == "asks a stranger":
         await session.chat([{"role": "user", "content": "q"}], model="gpt-5")
-    messages, length = [{"role": "user", "content": task.prompt}], 0
+    messages, length, before = [{"role": "user", "content": task.prompt}], 0, steps()
     for turn in range(0 if does == "never asks" else task.extra["turns"]):
         said = await session.chat(messages)
         messages += [said, {"role": "user", "content": f"more {turn}"}]
+        while does == "waits" and not turn and steps() < before + 2:
+            await asyncio.sleep(0.02)
         length += len(said["content"])
     if does == "returns text":
         return "good"
@@ -81,12 +89,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tiny_decoder(vocab_size=len(tokenizer), eos_token_id=end, max_position_embeddings=1024), folder / "model"
     )
     write_bpe_tokenizer(folder / "model")
-    does = [*FAILURES, *[None] * 5]
+    does = [*FAILURES, *[None] * 4, "waits"]  # until its first turn is too old
     rows = [
         {"prompt": f"say {number}", "answer": "x", "does": does[number % 12], "turns": 12 if number % 4 == 0 else 2}
         for number in range(48)
     ]
-    for name, part in (("train", rows), ("fine", rows[7:12]), ("held_out", rows[8:9])):
+    for name, part in (("train", rows), ("fine", rows[7:11]), ("held_out", rows[8:9])):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
     (folder / "agent.py").write_text(AGENT)
     return folder
@@ -165,7 +173,7 @@ def watched(pid: int) -> dict[int, int]:
 
 
 SAID = (
-    *("agent.py:7: KeyError: 'answer'", "not done after 4 s: killed", "ask for 'policy'", "never asked"),
+    *("agent.py:13: KeyError: 'answer'", "not done after 4 s: killed", "ask for 'policy'", "never asked"),
     *("SIGKILL", "returned 'good'", "nan"),
 )
 
@@ -257,7 +265,7 @@ async def test_agents_that_all_fail_end_the_run_with_one_line(place: Path, monke
     monkeypatch.setattr(ControlConfig, "give_up_after", 2)
     agent = f"rollout.agent={{name: {place / 'agent.py'}:run, fails: true}}"
     run = prepared(place, agent, "name=failing", "rollout.group_size=2")
-    with pytest.raises(FreerunError, match=r"groups were all dropped.*agent\.py:7: KeyError: 'answer'") as ended:
+    with pytest.raises(FreerunError, match=r"groups were all dropped.*agent\.py:13: KeyError: 'answer'") as ended:
         await training.train(run)
     assert "\n" not in str(ended.value)
 

@@ -3,10 +3,11 @@
 An answer that goes on with what older weights left in its cache samples from a policy that is no version's. Its
 log-probabilities are what it sampled by, but they part from the trainer's, so that the ratios of the two vary more.
 With d = the log-probability of a sampled token, less that of a recompute with the same weights, and ρ = exp(−d) spread
-like a log-normal, a token is worth (Σρ)² / (n Σρ²) = exp(−E[d²]) of one that a rebuilt cache sampled: that is the
-trainer's own figure, effective samples. Rebuilding takes time in which others would sample. So a cache is rebuilt where
+like a log-normal around a mean of 1, a token adds exp(E[d²]) to Σρ² instead of 1. The trainer's figure, effective
+samples, (Σρ)² / Σρ², falls by exp(E[d²]) − 1 for it, where all else is well: a few tokens that are far astray take the
+worth of many others. Rebuilding takes time in which others would sample. So a cache is rebuilt where
 
-    left · (1 − exp(−error · age))  >  to_read · read_s · rate
+    left · (exp(error · age) − 1)  >  to_read · read_s · rate
 
     left      tokens that the answer has yet to sample, by how long this run's answers became
     age       of its cache, were it kept: versions that came since a cached token was computed, mean over its tokens
@@ -15,7 +16,8 @@ trainer's own figure, effective samples. Rebuilding takes time in which others w
     read_s    seconds for each token that is read, rate: tokens sampled a second while nothing is read; see `Pace`
 
 Both sides are effective tokens, won and lost. Until something is measured, all caches are rebuilt, but for a few
-answers which are kept to be measured.
+answers which are kept to be measured. So is one later, where all would be rebuilt, if that costs next to nothing by the
+error that is known, which is believed less and less while nothing is measured.
 
 Knows requests and sequences; knows neither tensors nor blocks.
 """
@@ -23,16 +25,22 @@ Knows requests and sequences; knows neither tensors nor blocks.
 import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from freerun.core import Version
 from freerun.engines.embedded.sequence import Sequence
 
 PROBES = 2
-"""Answers that are kept at any update: else nobody would learn that all caches could be kept again."""
+"""Answers that are kept though nothing is known yet, of more than so many."""
+PROBE_COST = 0.005
+"""What share of all tokens to come may be lost by keeping one answer later, so as to learn whether caches could be kept
+again."""
 ENOUGH = 8
 """Tokens that a kept answer must have sampled since the update to be measured, and by which it is."""
+CANDIDATES = 16
+"""Answers that may be measured after an update: those with the oldest caches."""
 MEASURE_SHARE = 0.01
 """Of the engine's time that may go into measuring."""
 MOST_SQUARE = math.log(5.0) ** 2
@@ -78,9 +86,13 @@ class Error:
         """Mean |d|, in nats; 0 before anything was measured."""
         return self.distances / self.weight if self.weight else 0.0
 
-    def lost_share(self, age: float) -> float:
-        """What share of an effective sample a token loses by a cache of that age."""
-        return 1.0 - math.exp(-self.squares / self.ages * age)
+    def lost(self, age: float) -> float:
+        """How many effective samples a token costs that a cache of that age samples."""
+        return math.expm1(min(self.squares / self.ages * age, MOST_SQUARE))
+
+    def fade(self) -> None:
+        """Nothing was measured."""
+        self.squares *= _FORGETS
 
 
 class Pace:
@@ -125,20 +137,25 @@ class Lengths:
 
     def __init__(self) -> None:
         self._ended = deque[int](maxlen=_ENDED)
-        self._sorted: list[int] | None = None
+        self._sorted, self._sums = list[int](), [0]
+        """In ascending order, and the sums of the first so many."""
+        self._changed = False
 
     def add(self, tokens: int) -> None:
         self._ended.append(tokens)
-        self._sorted = None
+        self._changed = True
 
     def left(self, sampled: int, most: int) -> float:
         """Tokens that an answer of so many is expected to sample yet. One that is longer than nearly all others goes on
         for as long again as it has: as long-tailed lengths do."""
-        if self._sorted is None:
-            self._sorted = sorted(self._ended)
-        longer = self._sorted[bisect_right(self._sorted, sampled) :]
-        expected = sum(longer) / len(longer) - sampled if len(longer) >= _FEW else float(max(sampled, ENOUGH))
-        return min(expected, float(most - sampled))
+        if self._changed:
+            self._sorted, self._changed = sorted(self._ended), False
+            self._sums = [0, *accumulate(self._sorted)]
+        first = bisect_right(self._sorted, sampled)
+        longer = len(self._sorted) - first
+        if longer < _FEW:
+            return float(min(max(sampled, ENOUGH), most - sampled))
+        return min((self._sums[-1] - self._sums[first]) / longer - sampled, float(most - sampled))
 
 
 @dataclass(slots=True)
@@ -156,22 +173,33 @@ class CacheChoice:
     """At the last update."""
     measuring_s: float = 0.0
     began_s: float | None = None
-    _probing: bool = False
-    """Whether there is an answer to measure since the last update."""
+    _candidates: list[Sequence] = field(default_factory=list)
+    """Answers kept at the last update, of which one is to be measured."""
 
     def rebuild(self, running: Iterable[Sequence], versions: int) -> set[Sequence]:
         """Whose caches to rebuild, the new weights being so many versions on. Those without a cache have no choice."""
         sequences = [one for one in running if one.computed]
         gains = {one: self.gain(one, versions, sharing) for one, sharing in _with_sharers(sequences)}
         chosen = {one for one, gain in gains.items() if gain > 0}
-        if len(chosen) > len(sequences) - PROBES:
-            long_enough = [one for one in sequences if self._left(one) > ENOUGH] or sequences
-            chosen -= set(sorted(long_enough, key=gains.__getitem__)[:PROBES])
+        if chosen and len(chosen) == len(sequences):
+            chosen -= self._probes(sequences, gains)
         self.last_rebuilt, self.last_kept = len(chosen), len(sequences) - len(chosen)
         self.rebuilt += self.last_rebuilt
         self.kept += self.last_kept
-        self._probing = len(chosen) < len(sequences)
+        kept = [one for one in sequences if one not in chosen]
+        self._candidates = sorted(kept, key=lambda one: one.age, reverse=True)[:CANDIDATES]
         return chosen
+
+    def _probes(self, sequences: list[Sequence], gains: Mapping[Sequence, float]) -> set[Sequence]:
+        """Whom to keep against the formula."""
+        long_enough = [one for one in sequences if self._left(one) > ENOUGH] or sequences
+        if not self.error.known:
+            return set(long_enough[:PROBES]) if len(sequences) > PROBES else set()
+        cheapest = min(long_enough, key=gains.__getitem__)
+        if gains[cheapest] < PROBE_COST * sum(map(self._left, sequences)):
+            return {cheapest}
+        self.error.fade()
+        return set()
 
     def gain(self, one: Sequence, versions: int, sharers: int = 1) -> float:
         """Effective tokens won by rebuilding, less those lost; `sharers` of its prompt's cache share that cost."""
@@ -180,31 +208,30 @@ class CacheChoice:
             return math.inf
         prefix = one.request.prefix
         to_read = max(one.computed - prefix, 0) + min(one.computed, prefix) / sharers
-        won = self._left(one) * self.error.lost_share(one.age + versions * one.computed / max(one.length - 1, 1))
+        won = self._left(one) * self.error.lost(one.age + versions * one.computed / max(one.length - 1, 1))
         return won - to_read * cost
 
     def _left(self, one: Sequence) -> float:
         return self.lengths.left(len(one.tokens), one.request.sampling.max_new_tokens)
 
-    def to_measure(
-        self, running: Iterable[Sequence], version: Version, most_tokens: int, now_s: float
-    ) -> Sequence | None:
+    def to_measure(self, version: Version, most_tokens: int, now_s: float) -> Sequence | None:
         """A kept answer that has sampled enough by the present version, if it is time to measure one: the one whose
         cache is oldest, of those that a step could read in one go."""
         self.began_s = self.began_s or now_s
-        if not self._probing or (self.error.known and self.measuring_s > MEASURE_SHARE * (now_s - self.began_s)):
+        if not self._candidates or (self.error.known and self.measuring_s > MEASURE_SHARE * (now_s - self.began_s)):
             return None
         ready = [
             one
-            for one in running
-            if one.age > 0
+            for one in self._candidates
+            if one.finish is None
+            and one.age > 0
             and one.length <= most_tokens
             and not one.request.sampling.extras
             and one.versions[-ENOUGH:].count(version) >= ENOUGH
         ]
         if not ready:
             return None
-        self._probing = False
+        self._candidates = []
         return max(ready, key=lambda one: one.age)
 
     def measured(self, one: Sequence, recomputed: list[float], took_s: float) -> None:

@@ -30,6 +30,7 @@ from freerun.engines.embedded.launched_step import LaunchedStep
 from freerun.engines.embedded.memory import cache_tokens
 from freerun.engines.embedded.plain import PlainRunner
 from freerun.engines.embedded.recomputed import recomputed_logprobs
+from freerun.engines.embedded.routed import RoutedTokens
 from freerun.engines.embedded.scheduler import Scheduler, Step
 from freerun.engines.embedded.sequence import EndedAnswer, Request, Sequence
 from freerun.engines.embedded.shaping import check_extras
@@ -82,6 +83,9 @@ class EmbeddedEngine:
         self._runner = self._runner_for(decoder, on_gpu)
         runner = self._runner
         self._scheduler = Scheduler(self._blocks, config.max_running, config.step_tokens, runner.burst, runner.ahead)
+        self._routed = RoutedTokens(self._blocks, decoder.routes) if decoder.routes else None
+        if self._routed:
+            self._scheduler.stops = self._routed.stops
         self._guesses = guesses
         self._speculation = Speculation(runner.guesses if guesses else 0, self._drafts)
         self._guess_pace = GuessPace()
@@ -261,9 +265,11 @@ class EmbeddedEngine:
     def _postprocess(self, launched: LaunchedStep) -> list[tuple[str, EndedAnswer]]:
         """Stamp each token with the version that sampled it, and see who is done. What a sequence sampled after its
         end is thrown away."""
-        ended, results = [], launched.results()
+        ended, (results, routed) = [], launched.results()
         self._landed_s = time.monotonic()
-        for sequence, tokens, logprobs in results:
+        if self._routed:
+            self._routed.landed(routed.read)
+        for sequence, tokens, logprobs, routes in results:
             self._speculation.checked(sequence, len(tokens))
             if math.isnan(sum(logprobs)):
                 raise EngineError(self._not_finite)
@@ -274,6 +280,8 @@ class EmbeddedEngine:
             sequence.logprobs.extend(logprobs[:new])
             sequence.versions.extend([self.version] * new)
             self.tokens += new
+            if routes is not None:
+                sequence.routes.append(routes[:new].copy())  # not all that the step noted
             if reason:
                 ended.append(self._end(sequence, reason))
         self._note_pace(launched)
@@ -304,6 +312,8 @@ class EmbeddedEngine:
         return new, reason
 
     def _end(self, sequence: Sequence, reason: FinishReason) -> tuple[str, EndedAnswer]:
+        wanted = sequence.request.sampling.routes and sequence.tokens
+        routes = self._routed.of(sequence) if self._routed and wanted else None
         self._over(sequence, reason)
         self.cache_choice.lengths.add(len(sequence.tokens))
         self.latencies.ended(sequence, reason, self._landed_s)
@@ -314,6 +324,7 @@ class EmbeddedEngine:
         answer = EndedAnswer(sequence.index, sequence.tokens, sequence.logprobs, sequence.versions, reason)
         answer.alternatives = sequence.alternatives[: len(sequence.tokens)]
         answer.cached = request.cached or 0
+        answer.routes = routes
         return request.id, answer
 
     def _over(self, sequence: Sequence, reason: FinishReason) -> None:
@@ -354,7 +365,7 @@ class EmbeddedEngine:
 
     def _measure_an_old_cache(self) -> None:
         choice, most_tokens = self.cache_choice, self._config.step_tokens
-        if one := choice.to_measure(self._scheduler.running, self.version, most_tokens, self._landed_s):
+        if one := choice.to_measure(self.version, most_tokens, self._landed_s):
             start_s = time.monotonic()
             choice.measured(one, recomputed_logprobs(self._decoder, one, ENOUGH), time.monotonic() - start_s)
             choice.pace.rest()

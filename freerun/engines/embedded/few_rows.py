@@ -33,8 +33,8 @@ class Pays(Enum):
 
 
 def pays(decoder: OwnDecoder) -> Pays:
-    if is_adapted(decoder):  # its layers are more than their weights
-        return Pays.NOT
+    if decoder.shape.experts or is_adapted(decoder):
+        return Pays.NOT  # these kernels know one network for all tokens, and a layer's weights alone
     (layer, *_) = decoder.layers
     size = sum(parameter.nbytes for parameter in layer.parameters())
     return Pays.OVERLAPPING if size <= _NARROWEST else Pays.IN_TURN if size <= _NARROW else Pays.NOT

@@ -13,8 +13,9 @@ from torch.nn import functional as F
 from triton import next_power_of_2
 
 from freerun.engines.embedded import kernels
+from freerun.engines.embedded.experts import RouteNotes, feed
 from freerun.engines.embedded.prefill_layout import TILE_PAIRS, PrefillBatch
-from freerun.models.own import Layer, OwnDecoder
+from freerun.models.own import ExpertLayer, Layer, OwnDecoder
 from freerun.models.shape import Shape
 
 _COPIED_TOGETHER = 64
@@ -59,12 +60,12 @@ class FusedDecoder:
     def __init__(self, decoder: OwnDecoder) -> None:
         self._decoder = decoder
 
-    def forward(self, tokens_T: Tensor, attend: DeviceAttention) -> Tensor:
-        """Hidden states, normed."""
+    def forward(self, tokens_T: Tensor, attend: DeviceAttention, notes: RouteNotes | None = None) -> Tensor:
+        """Hidden states, normed. In `notes` goes which experts tokens went through."""
         # The residual stream stays in float32: rounding it at every layer is most of what bf16 costs.
-        return self.through(F.embedding(tokens_T, self._decoder.embed.weight).float(), attend)
+        return self.through(F.embedding(tokens_T, self._decoder.embed.weight).float(), attend, notes)
 
-    def through(self, residual: Tensor, attend: DeviceAttention) -> Tensor:
+    def through(self, residual: Tensor, attend: DeviceAttention, notes: RouteNotes | None = None) -> Tensor:
         """What comes out of all layers, normed. The residual stream is changed in place."""
         delta: Tensor | None = None
         for layer in self._decoder.layers:
@@ -72,7 +73,7 @@ class FusedDecoder:
             x = add_norm(residual, delta, layer.attention_norm)
             delta = layer.out(attend(layer, layer.qkv(x)))
             x = add_norm(residual, delta, layer.mlp_norm)
-            delta = layer.down(silu_mul(layer.gate_up(x)))
+            delta = fed(layer, x, notes)
         return add_norm(residual, delta, self._decoder.norm)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -81,6 +82,13 @@ class FusedDecoder:
         if hidden.dtype == torch.float32:
             return hidden @ weight.T
         return torch.mm(hidden, weight.T, out_dtype=torch.float32)
+
+
+def fed(layer: Layer, x: Tensor, notes: RouteNotes | None) -> Tensor:
+    if isinstance(layer, ExpertLayer):
+        return feed(layer, x, notes)
+    down: Tensor = layer.down(silu_mul(layer.gate_up(x)))
+    return down
 
 
 def add_norm(residual: Tensor, delta: Tensor | None, norm: torch.nn.RMSNorm) -> Tensor:
@@ -123,6 +131,7 @@ class DecodeAttention:
 
     def __call__(self, layer: Layer, qkv: Tensor) -> Tensor:
         shape, rows, tokens, splits = self._cache.shape, len(self._positions), len(qkv), self._splits
+        qkv = layer.normed_wide(qkv) if layer.norms_wide else qkv
         heads, kv_heads, width = shape.heads, shape.kv_heads, shape.head_dim
         out = torch.empty(tokens, heads * width, dtype=qkv.dtype, device=qkv.device)
         partial = best = total = out
@@ -194,6 +203,7 @@ class PrefillAttention:
         self._rotary = rotary(batch.tensors.positions, inv_freq)
 
     def __call__(self, layer: Layer, qkv: Tensor) -> Tensor:
+        qkv = layer.normed_wide(qkv) if layer.norms_wide else qkv
         shape, keys, values = self._cache.shape, self._cache.keys[layer.index], self._cache.values[layer.index]
         heads, kv_heads, width = shape.heads, shape.kv_heads, shape.head_dim
         layout = self._tensors

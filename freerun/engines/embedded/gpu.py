@@ -18,6 +18,7 @@ from triton import next_power_of_2
 from freerun.engines.embedded import few_rows
 from freerun.engines.embedded.burst_length import BurstLength
 from freerun.engines.embedded.drafts import Drafts
+from freerun.engines.embedded.experts import RouteNotes
 from freerun.engines.embedded.fused import (
     DecodeAttention,
     DeviceCache,
@@ -31,11 +32,13 @@ from freerun.engines.embedded.guess_bursts import MOST_ROWS, STEPS, TOKENS, Gues
 from freerun.engines.embedded.launched_step import LaunchedStep, Sampled
 from freerun.engines.embedded.memory import reach
 from freerun.engines.embedded.prefill_layout import PrefillBatch, PrefillCapacity
+from freerun.engines.embedded.routed import NOTHING, Routed, Waited
 from freerun.engines.embedded.sampling_slots import Slots
 from freerun.engines.embedded.scheduler import Step
 from freerun.engines.embedded.sequence import UNKNOWN, Chunk, Sequence
 from freerun.engines.embedded.shaping import is_special, kernel_uniform, sample_rows
 from freerun.models.own import OwnDecoder
+from freerun.models.routes import RouteLayout
 
 _SMALL_BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 _PREFILL_GRAPH_TOKENS = (64, 128, 256, 512, 1_024)
@@ -65,8 +68,13 @@ class GpuRunner:
         ]
         self._slots = Slots(max(self._batches[-1], MOST_ROWS), burst, shape.vocab_size, width)
         self._guesses = GuessBursts(self._logits, self._captured, shape.vocab_size, drafts)
+        self._layout = decoder.routes
+        rows, moment = len(self._slots.tokens), self._slots.moment
+        self._notes = RouteNotes.empty(self._layout, burst, rows, moment) if self._layout else None
+        if self._layout:
+            self.guessing_rows = 0  # each guess would have experts of its own read
         self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
-        self._prefill_graphs: dict[int, tuple[PrefillBatch, torch.cuda.CUDAGraph]] = {}
+        self._prefill_graphs: dict[int, tuple[PrefillBatch, RouteNotes | None, torch.cuda.CUDAGraph]] = {}
         self._pool = torch.cuda.graph_pool_handle()
         self._row_of: dict[Sequence, int] = {}
         """Where the sequences of the last burst were."""
@@ -92,30 +100,40 @@ class GpuRunner:
             self._load_tables(step.chunks, MOST_ROWS)
             return self._guesses.launch(step.chunks, self._stretch)
         launched = self._decode([chunk for chunk in step.chunks if chunk.samples])
-        self._read([chunk for chunk in step.chunks if not chunk.samples])
+        reading = [chunk for chunk in step.chunks if not chunk.samples]
+        if reading:
+            notes = self._read(reading)
+            if notes and self._layout:
+                launched.routed = with_read(launched.routed, reading, notes.out[0], self._layout)
         return launched
 
-    def _read(self, chunks: list[Chunk]) -> None:
-        """Prompts, and answers being rebuilt: many tokens a row, into the cache."""
-        if not chunks:
-            return
+    def _read(self, chunks: list[Chunk]) -> RouteNotes | None:
+        """Prompts, and answers being rebuilt: many tokens a row, into the cache. Where there are experts, what is noted
+        of them, until the next time."""
         for capacity in self._prefill_sizes:
             if capacity.fits(chunks):
-                batch, graph = self._prefill_graph(capacity)
+                batch, notes, graph = self._prefill_graph(capacity)
                 batch.load(chunks)
                 graph.replay()
-                return
+                return notes
         capacity = PrefillCapacity.just_for(chunks, self._prefill_sizes[0].tile)
-        self._prefill_once(PrefillBatch(capacity, self._idle_block, chunks))
+        notes = self._prefill_notes(capacity)
+        self._prefill_once(PrefillBatch(capacity, self._idle_block, chunks), notes)
+        return notes
 
-    def _prefill_once(self, batch: PrefillBatch) -> None:
-        self._fused.forward(batch.tensors.tokens, PrefillAttention(self.cache, self._inv_freq, batch))
+    def _prefill_notes(self, capacity: PrefillCapacity) -> RouteNotes | None:
+        moment = torch.zeros(1, dtype=torch.int32, device="cuda")
+        return RouteNotes.empty(self._layout, 1, capacity.sizes[0], moment) if self._layout else None
 
-    def _prefill_graph(self, capacity: PrefillCapacity) -> tuple[PrefillBatch, torch.cuda.CUDAGraph]:
+    def _prefill_once(self, batch: PrefillBatch, notes: RouteNotes | None) -> None:
+        self._fused.forward(batch.tensors.tokens, PrefillAttention(self.cache, self._inv_freq, batch), notes)
+
+    def _prefill_graph(self, capacity: PrefillCapacity) -> tuple[PrefillBatch, RouteNotes | None, torch.cuda.CUDAGraph]:
         """Captured when first needed, with nothing to read."""
         if capacity.tokens not in self._prefill_graphs:
-            batch = PrefillBatch(capacity, self._idle_block)
-            self._prefill_graphs[capacity.tokens] = batch, self._captured(lambda: self._prefill_once(batch))
+            batch, notes = PrefillBatch(capacity, self._idle_block), self._prefill_notes(capacity)
+            graph = self._captured(lambda: self._prefill_once(batch, notes))
+            self._prefill_graphs[capacity.tokens] = batch, notes, graph
         return self._prefill_graphs[capacity.tokens]
 
     def _captured(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
@@ -157,7 +175,24 @@ class GpuRunner:
             sequences,
             [1] * len(sequences),
             lambda: ([[token] for token in tokens], [[logprob] for logprob in logprobs]),
+            self._sampled_routes(1, len(sequences)),
         )
+
+    def _sampled_routes(self, steps: int, rows: int) -> Waited:
+        """Which experts the rows' tokens went through, on its way to the host."""
+        notes, layout = self._notes, self._layout
+        if notes is None or layout is None:
+            return lambda: NOTHING
+        found = notes.out[:steps, :rows].contiguous().to("cpu", non_blocking=True)
+        copied = torch.cuda.Event()
+        copied.record()
+
+        def routed() -> Routed:
+            copied.synchronize()
+            by_row = found.transpose(0, 1).contiguous().numpy().view(np.uint8).reshape(rows, steps, layout.width)
+            return Routed([], list(by_row))
+
+        return routed
 
     def _launched(self, sequences: list[Sequence], steps: int) -> LaunchedStep:
         """The results start for the host when the burst ends, whatever is launched behind it."""
@@ -165,6 +200,7 @@ class GpuRunner:
         where = slice(0, steps), slice(0, len(sequences))
         tokens = self._slots.out_tokens[where].contiguous().to("cpu", non_blocking=True)
         logprobs = self._slots.out_logprobs[where].contiguous().to("cpu", non_blocking=True)
+        routes = self._sampled_routes(steps, len(sequences))
         copied = torch.cuda.Event()
         copied.record()
         launched_s = time.monotonic()
@@ -178,16 +214,16 @@ class GpuRunner:
             self._landed_s = now_s
             return tokens.T.tolist(), logprobs.T.tolist()
 
-        return LaunchedStep(sequences, [steps] * len(sequences), wait)
+        return LaunchedStep(sequences, [steps] * len(sequences), wait, routes)
 
     def _decode_once(self, batch: int, longest: int) -> None:
         """One step of all rows, on the device alone."""
         self._slots.sample(self._next_logits(batch, longest))
 
     def _next_logits(self, batch: int, longest: int) -> Tensor:
-        return self._logits(self._slots.tokens[:batch], self._slots.positions[:batch], longest)
+        return self._logits(self._slots.tokens[:batch], self._slots.positions[:batch], longest, self._notes)
 
-    def _logits(self, tokens_T: Tensor, positions_R: Tensor, longest: int) -> Tensor:
+    def _logits(self, tokens_T: Tensor, positions_R: Tensor, longest: int, notes: RouteNotes | None = None) -> Tensor:
         """Behind each token; as many of each row, one behind the other from its position on."""
         few = self._few if len(tokens_T) <= few_rows.MOST_TOKENS else few_rows.Pays.NOT
         begun = few_rows.begin(self._decoder, self._inv_freq, tokens_T, positions_R)
@@ -195,7 +231,7 @@ class GpuRunner:
         attend = DecodeAttention(self.cache, begun.rotary, positions_R, self._slots.tables, longest, overlap)
         if few is not few_rows.Pays.NOT:
             return self._fused.logits(few_rows.forward(self._decoder, begun, attend, overlap))
-        return self._fused.logits(self._fused.through(begun.residual, attend))
+        return self._fused.logits(self._fused.through(begun.residual, attend, notes))
 
     def _stretch(self, batch: int, longest: int) -> int:
         """The longest context of a graph for so many rows that is long enough."""
@@ -248,6 +284,22 @@ class GpuRunner:
         for row, table in enumerate(tables):
             padded[row, : len(table)] = table
         return to_device(padded)
+
+
+def with_read(sampled: Waited, chunks: list[Chunk], notes_TLk: Tensor, layout: RouteLayout) -> Waited:
+    """Besides those of the rows that sample, the experts of what is read, on their way to the host."""
+    tokens = sum(len(chunk.tokens) for chunk in chunks)
+    found = notes_TLk[:tokens].contiguous().to("cpu", non_blocking=True)
+    copied = torch.cuda.Event()
+    copied.record()
+
+    def routed() -> Routed:
+        copied.synchronize()
+        rows = found.numpy().view(np.uint8).reshape(tokens, layout.width)
+        ends = np.cumsum([len(chunk.tokens) for chunk in chunks])
+        return Routed(list(zip(chunks, np.split(rows, ends[:-1]), strict=True)), sampled().sampled)
+
+    return routed
 
 
 def batch_sizes(largest: int) -> list[int]:

@@ -2,8 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from freerun.engines.embedded.routed import NOTHING, Routed, Waited
 from freerun.engines.embedded.sequence import Chunk, Sequence
+from freerun.models.routes import Routes
 
 Sampled = tuple[list[list[int]], list[list[float]]]
 """The tokens of each sequence, and their log-probabilities."""
@@ -17,6 +20,8 @@ class LaunchedStep:
     """How many tokens each of them samples; one whose guesses are checked may sample fewer."""
     wait: Callable[[], Sampled]
     """Waits for the device, if need be."""
+    routed: Waited = lambda: NOTHING
+    """Which experts its tokens went through; to be asked after `wait`."""
     _epochs: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -31,18 +36,29 @@ class LaunchedStep:
         """A step in which nobody samples."""
         return cls([], [], lambda: ([], []))
 
-    def results(self) -> list[tuple[Sequence, list[int], list[float]]]:
+    def results(self) -> tuple[list["Result"], Routed]:
         """What each sequence sampled, if it still wants it: it may have ended, or given way, meanwhile."""
         tokens, logprobs = self.wait()
+        routed = self.routed()
+        by_sequence: list[Routes] | list[None] = routed.sampled or [None] * len(tokens)
         wanted = []
-        for sequence, epoch, most, new, theirs in zip(
-            self.sequences, self._epochs, self.most, tokens, logprobs, strict=True
+        for sequence, epoch, most, new, theirs, routes in zip(
+            *(self.sequences, self._epochs, self.most, tokens, logprobs, by_sequence),
+            strict=True,
         ):
             if sequence.finish is None and sequence.epoch == epoch:
                 sequence.ahead -= most
                 sequence.computed -= most - len(new)
-                wanted.append((sequence, new, theirs))
-        return wanted
+                wanted.append(Result(sequence, new, theirs, routes))
+        return wanted, routed
+
+
+class Result(NamedTuple):
+    sequence: Sequence
+    tokens: list[int]
+    logprobs: list[float]
+    routes: Routes | None
+    """Which experts the token before each went through."""
 
 
 def kept_tokens(chunks: list[Chunk], tokens: list[int], logprobs: list[float]) -> Sampled:

@@ -37,7 +37,9 @@ def longest_in(cache_tokens: int, block_tokens: int, burst: int) -> int:
 def working_bytes(shape: Shape, size: int, config: ResolvedEngineConfig, version_bytes: int) -> int:
     """Beside weights and cache: the next version, of so many bytes, while it is fetched, where that takes a copy; the
     widest activations of a step; and the logits of all rows, twice."""
-    width = 3 * shape.ffn + 4 * shape.hidden + 2 * (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+    width = 3 * shape.token_ffn + 4 * shape.hidden + 2 * (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+    if shape.experts:
+        width += 3 * shape.experts.per_token * shape.hidden  # what goes into its experts, and comes out in float32
     logits = 2 * config.max_running * shape.vocab_size * 4
     fetched = 0 if config.fetched_in_place else version_bytes
     return fetched + config.step_tokens * width * size + logits + config.spare_bytes

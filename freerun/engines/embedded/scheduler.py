@@ -9,7 +9,7 @@ Knows tokens and blocks; knows neither tensors nor the model.
 
 import time
 from collections import deque
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 
 from freerun.core import EngineError, FinishReason, Version
@@ -57,6 +57,8 @@ class Scheduler:
         self.version: Version = 0
         self.holding = False
         """While it is set no further answer begins; those that have begun go on, and come back if they give way."""
+        self.stops: Callable[[Sequence], None] = lambda sequence: None
+        """Called before a sequence that ran gives its blocks back."""
         self._just_read: list[Request] = []
         self._reading: set[Request] = set()
         """Requests whose prompt is being read, and cannot be found in the cache yet."""
@@ -247,6 +249,7 @@ class Scheduler:
     def _stop_running(self, sequence: Sequence) -> None:
         """Give its blocks back; and its prompt's, when nobody else is using them."""
         request = sequence.request
+        self.stops(sequence)
         del self.running[sequence]
         sequence.ahead = 0
         sequence.epoch += 1

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from freerun.core import FinishReason, Version
 from freerun.engines.base import Completion, Sampling
 from freerun.engines.extras import Alternatives
+from freerun.models.routes import Routes
 
 _WORD = (1 << 64) - 1
 
@@ -83,6 +84,8 @@ class Sequence:
     started_s: float = 0.0
     """When it first left the queue, and had its first token; 0: not yet."""
     first_token_s: float = 0.0
+    routes: list[Routes] = field(default_factory=list)
+    """Which experts the token before each of its tokens went through when that was sampled, where there are such."""
     key: int = field(init=False)
     """31 bits of its own, from the request's seed and its index: what its sampling depends on, on a GPU."""
 
@@ -129,10 +132,13 @@ class EndedAnswer:
     """One list for every token, if the request asked for alternatives."""
     cached: int = 0
     """Tokens of its prompt that were in the cache when the prompt was first read."""
+    routes: Routes | None = None
+    """Which experts all tokens but the last went through, the prompt's included, where the request asked for that."""
 
     @property
     def completion(self) -> Completion:
-        return Completion(self.index, self.tokens, self.logprobs, self.versions, self.finish, self.cached)
+        parts = self.index, self.tokens, self.logprobs, self.versions, self.finish, self.cached
+        return Completion(*parts, routes=self.routes)
 
 
 UNKNOWN = -1

@@ -327,7 +327,7 @@ class EngineThread:
             new = (whole.tokens, whole.logprobs, whole.versions)
         else:
             new = (whole.tokens[sent:], whole.logprobs[sent:], whole.versions[sent:])
-        return AnswerPart(id, whole.index, *new, whole.finish, whole.alternatives[sent:], whole.cached)
+        return AnswerPart(id, whole.index, *new, whole.finish, whole.alternatives[sent:], whole.cached, whole.routes)
 
     def _progress(self) -> Iterator[AnswerPart]:
         for id, sent in self._sent.items():

@@ -225,4 +225,5 @@ def _part(id: str, whole: Completion) -> AnswerPart:
         list(whole.versions),
         whole.finish,
         cached=whole.cached,
+        routes=whole.routes,
     )

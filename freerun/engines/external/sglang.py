@@ -8,12 +8,14 @@ alone, and then every answer of a group alike, so seeds are not passed on.
 
 import os
 import re
+from base64 import b64decode
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
+import numpy as np
 
 from freerun.core import ConfigError, EngineError, FinishReason, Version
 from freerun.core.nouns import VersionRuns
@@ -21,6 +23,7 @@ from freerun.engines.base import Completion, Sampling
 from freerun.engines.external.base import Command, Counts, Interrupt, Launch, check_shape
 from freerun.engines.external.client import HttpBackend
 from freerun.machine.machines import LOOPBACK
+from freerun.models.routes import RouteLayout, Routes
 from freerun.models.shape import Shape
 from freerun.models.tokenizer import has_tokenizer
 
@@ -42,6 +45,7 @@ class _Info(msgspec.Struct):
     tp_size: int
     enable_metrics: bool
     incremental_streaming_output: bool
+    enable_return_routed_experts: bool = False
 
 
 class _Finish(msgspec.Struct):
@@ -61,6 +65,8 @@ class _Meta(msgspec.Struct):
     output_token_logprobs: list[tuple[float, int, str | None]] = []
     weight_versions: list[_Span] | None = None
     cached_tokens: int = 0
+    routed_experts: str | None = None
+    """Base64 of 32-bit numbers: for all tokens but the last, the prompt's included, by layer."""
 
 
 class _Chunk(msgspec.Struct):
@@ -88,6 +94,8 @@ class SglangBackend(HttpBackend):
         self._ends: tuple[int, ...] = ()
         """The model's own end tokens."""
         self._workers = 1
+        self._routes: RouteLayout | None = None
+        """How it is written which experts tokens went through, where the server tells."""
         self._version: Version = 0
         self._keeps_cache = False
         """Whether running answers were paused to go on with the cache that they have."""
@@ -114,6 +122,8 @@ class SglangBackend(HttpBackend):
             argv += ["--max-total-tokens", str(cache + _SPARE_TOKENS)]
         if launch.device == "cuda":
             argv += ["--mem-fraction-static", str(launch.memory_share)]
+            if launch.shape.experts:
+                argv.append("--enable-return-routed-experts")
         else:
             argv.append("--disable-overlap-schedule")  # it would overlap the CPU's work with the CPU's
             environment["SGLANG_CPU_OMP_THREADS_BIND"] = _cores(launch.tensor_parallel)
@@ -144,6 +154,7 @@ class SglangBackend(HttpBackend):
             )
         check_shape(server, msgspec.json.decode(config.read_bytes(), type=dict[str, Any]), shape)
         self._ends, self._workers = shape.eos_token_ids, info.tp_size
+        self._routes = RouteLayout.of(shape) if info.enable_return_routed_experts else None
         await self._label(0)
         return min(shape.max_positions, info.max_req_input_len)
 
@@ -163,10 +174,12 @@ class SglangBackend(HttpBackend):
             "return_logprob": True,
             "stream": True,
         }
+        if sampling.routes and self._routes:
+            body["return_routed_experts"] = True
         left = n
         async with aclosing(self._http.events("/generate", body)) as events:
             async for data in events:
-                if completion := self._ended(data, n):
+                if completion := self._ended(data, n, len(prompt)):
                     left -= 1
                     yield completion
         if left:
@@ -189,7 +202,7 @@ class SglangBackend(HttpBackend):
             "stream_interval": _WHOLE,
         }
 
-    def _ended(self, data: bytes, n: int) -> Completion | None:
+    def _ended(self, data: bytes, n: int, given: int) -> Completion | None:
         """The answer that a chunk ends, if it does. How much of the prompt was cached is known of single answers:
         for several, SGLang reads the prompt once before the first of them."""
         try:
@@ -212,7 +225,17 @@ class SglangBackend(HttpBackend):
                 f"for {len(versions)}"
             )
         cached = meta.cached_tokens if n == 1 else 0
-        return Completion(chunk.index, tokens, logprobs, versions, FinishReason(finish.type), cached)
+        routes = self._routed(meta.routed_experts, given + len(tokens) - 1) if meta.routed_experts else None
+        return Completion(chunk.index, tokens, logprobs, versions, FinishReason(finish.type), cached, routes)
+
+    def _routed(self, text: str, tokens: int) -> Routes | None:
+        if not self._routes:
+            return None
+        try:
+            numbers = np.frombuffer(b64decode(text, validate=True), "<i4")
+            return self._routes.encoded(numbers.reshape(tokens, -1, self._routes.per_token))
+        except ValueError as error:
+            raise EngineError(f"SGLang told the experts of {tokens} tokens in no form that is known: {error}") from None
 
     async def pause(self, interrupt: Interrupt) -> None:
         """Retracted requests wait, and read their tokens again when they go on. What is aborted ends with the step in

@@ -4,6 +4,9 @@ Its RL routes need the dev mode, which also opens `/collective_rpc` (any method 
 start listens on the loopback address alone. A class of ours inside its workers (`inside_vllm/freerun_worker.py`) loads
 weights, since vLLM's own reload leaves an old head in place on CPUs, and notes log-probabilities as ours are, before
 top-k and top-p.
+
+Which experts tokens went through vLLM tells where it is started with `--enable-return-routed-experts`, for all requests
+alike. We do not start it so: that takes its second model runner, and our worker knows the sampler of the first.
 """
 
 import re
@@ -19,6 +22,7 @@ from freerun.engines import wire
 from freerun.engines.base import Completion, Sampling
 from freerun.engines.external.base import Command, Counts, Interrupt, Launch, check_shape
 from freerun.engines.external.client import HttpBackend
+from freerun.models.routes import RouteLayout
 from freerun.models.shape import Shape
 
 INSIDE = Path(__file__).parent / "inside_vllm"
@@ -55,6 +59,7 @@ class VllmBackend(HttpBackend):
         super().__init__(url, key)
         self._version: Version = 0
         self._chunks = msgspec.json.Decoder(wire.GenerateResponse)
+        self._routes: RouteLayout | None = None
 
     @staticmethod
     def command(launch: Launch) -> Command:
@@ -103,6 +108,7 @@ class VllmBackend(HttpBackend):
                 f"VLLM_USE_V2_MODEL_RUNNER=0 and --worker-extension-cls {WORKER}"
             ) from None
         check_shape(f"the vLLM server at {url}", raw, shape)
+        self._routes = RouteLayout.of(shape)
         await self._http.post("/update_weight_version", {"new_version": "0"})
         return models.data[0].max_model_len
 
@@ -116,7 +122,7 @@ class VllmBackend(HttpBackend):
             "stream": True,
             "cache_salt": str(self._version),  # prompts share no cache with those that older weights have read
         }
-        answers, left = wire.Answers(), n
+        answers, left = wire.Answers(self._routes), n
         async with aclosing(self._http.events(wire.GENERATE, body)) as events:
             async for data in events:
                 for choice in self._decoded(data).choices:

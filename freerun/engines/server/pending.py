@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from freerun.core import EngineError, FinishReason, Version
 from freerun.engines.base import Sampling
 from freerun.engines.extras import Alternatives
+from freerun.models.routes import Routes
 
 
 @dataclass(slots=True, frozen=True)
@@ -35,6 +36,8 @@ class AnswerPart:
     alternatives: list[Alternatives] = field(default_factory=list)
     cached: int = 0
     """Tokens of the prompt that were in the engine's cache: the same in every part of every answer to it."""
+    routes: Routes | None = None
+    """Which experts all tokens but the last went through, the prompt's included: with the last part."""
 
 
 class PendingAnswers:

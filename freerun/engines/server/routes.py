@@ -55,7 +55,8 @@ async def _frames(asked: PendingAnswers) -> AsyncIterator[bytes]:
     with suppress(EngineError):
         async for whole in asked:
             assert whole.finish is not None, "these are not followed, so they come whole"
-            yield frames.encode(whole.index, whole.tokens, whole.logprobs, whole.versions, whole.finish, whole.cached)
+            parts = whole.tokens, whole.logprobs, whole.versions, whole.finish, whole.cached, whole.routes
+            yield frames.encode(whole.index, *parts)
 
 
 async def _choices(asked: PendingAnswers) -> list[wire.Choice]:
@@ -72,6 +73,7 @@ def _choice(whole: AnswerPart) -> wire.Choice:
         finish=whole.finish,
         alternatives=whole.alternatives,
         cached=whole.cached,
+        routes=whole.routes,
     )
 
 

@@ -17,6 +17,7 @@ from freerun.core.task import Message
 from freerun.core.turns import Turn
 from freerun.engines.base import Completion
 from freerun.engines.dialects.base import Said
+from freerun.rollouts.samples import given_tokens, routes_of
 
 
 @dataclass(slots=True, eq=False)
@@ -101,6 +102,7 @@ def _sample(leaf: SampledTurn, claimed: set[int], returns: Sequence[float] | Non
         text=leaf.said.content,
         returns=_runs(worth) if returns else None,
         turns=_conversation(leaf, path),
+        routes=routes_of([piece for turn in path for piece in (given_tokens(turn.given), turn.completion)]),
     )
 
 
