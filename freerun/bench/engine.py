@@ -26,11 +26,16 @@ SHAPES = {
     "135m": (30, 576, 9, 3, 64, 1536, 49_152),
     "0.6b": (28, 1024, 16, 8, 128, 3072, 151_936),
     "1.5b": (28, 1536, 12, 2, 128, 8960, 151_936),
+    "7b": (28, 3584, 28, 4, 128, 18_944, 152_064),
+    "8b": (36, 4096, 32, 8, 128, 12_288, 151_936),
+    "32b": (64, 5120, 64, 8, 128, 25_600, 151_936),
     "8m-a3m": (4, 256, 4, 2, 64, 128, 4_096, 16, 4),
     "1b-a0.3b": (24, 1024, 16, 8, 64, 512, 49_152, 32, 4),
 }
-"""Layers, hidden, heads, key/value heads, head dimension, feed-forward, vocabulary; embeddings tied. Of mixtures also:
-experts of a layer, and how many of them a token goes through."""
+"""Layers, hidden, heads, key/value heads, head dimension, feed-forward, vocabulary. Of mixtures also: experts of a
+layer, and how many of them a token goes through."""
+_UNTIED = ("7b", "8b", "32b")
+"""Those whose output head is not the embedding, as in Qwen2.5-7B, Qwen3-8B and Qwen3-32B, whose shapes they have."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,7 @@ def shape_named(model: str, positions: int = 8_192) -> Shape | None:
     raw: dict[str, Any] = {
         "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": vocabulary, "hidden_size": hidden,
         "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv_heads,
-        "head_dim": head_dim, "intermediate_size": ffn, "tie_word_embeddings": True,
+        "head_dim": head_dim, "intermediate_size": ffn, "tie_word_embeddings": model not in _UNTIED,
         "max_position_embeddings": positions, "eos_token_id": 1,
     }  # fmt: skip
     if experts:

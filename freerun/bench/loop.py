@@ -16,6 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from freerun.bench.gpu_memory import GpuMemory, measured
 from freerun.bench.work import Work
 from freerun.control.controller import Run
 from freerun.control.controller import train as control_train
@@ -164,7 +165,8 @@ class Window(Observer):
 class Loop:
     """Running processes, and the version that they have come to."""
 
-    def __init__(self, work: Work, prepared: Prepared, running: RunProcesses) -> None:
+    def __init__(self, work: Work, prepared: Prepared, running: RunProcesses, memory: GpuMemory | None = None) -> None:
+        self.memory = memory
         self._work = work
         self._prepared = prepared
         self._running = running
@@ -230,12 +232,17 @@ async def started(work: Work, model: Path, threads: int = 1) -> AsyncIterator[Lo
     prepared = work.prepared(model, threads)
     STDERR.print(f"starts engine and trainer: {work}")
     folder, plan = create_folder(prepared), prepared.plan()
-    async with (
-        hosts_of(prepared.config, STDERR.print) as hosts,
-        run_processes(hosts, prepared, folder, plan, note=STDERR.print) as running,
-    ):
-        freeze_heap()
-        yield Loop(work, prepared, running)
+    if work.on_gpu:
+        STDERR.print(str(plan.memory), soft_wrap=True)
+    with measured(plan.memory.taken(0) if work.on_gpu else 0) as memory:
+        async with (
+            hosts_of(prepared.config, STDERR.print) as hosts,
+            run_processes(hosts, prepared, folder, plan, note=STDERR.print) as running,
+        ):
+            freeze_heap()
+            yield Loop(work, prepared, running, memory)
+    if memory:
+        STDERR.print(str(memory), soft_wrap=True)
 
 
 def table(work: Work, runs: dict[str, Measured]) -> Table:
@@ -267,9 +274,10 @@ def table(work: Work, runs: dict[str, Measured]) -> Table:
     return table
 
 
-def record(bench: str, work: Work, runs: list[Measured]) -> dict[str, Any]:
+def record(bench: str, work: Work, runs: list[Measured], memory: GpuMemory | None = None) -> dict[str, Any]:
     """The JSON line, but for the ratios."""
-    return {"bench": bench, "device": device()} | asdict(work) | {"runs": [asdict(run) for run in runs]}
+    about = {"bench": bench, "device": device()} | asdict(work) | {"runs": [asdict(run) for run in runs]}
+    return about | ({"memory": asdict(memory) | {"taken": memory.taken}} if memory else {})
 
 
 def device() -> str:

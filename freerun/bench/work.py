@@ -23,6 +23,7 @@ from freerun.models.checkpoint import save_decoder
 from freerun.models.own import random_decoder
 from freerun.models.shape import Shape, read_shape
 from freerun.models.tiny import make_model
+from freerun.models.unwritten import write_unwritten
 from freerun.rollouts.forced import ForcedLengths
 from freerun.run.prepare import Prepared
 
@@ -65,19 +66,27 @@ class Work:
         slots: int | None = None,
         longest: int | None = None,
         overrides: Sequence[str] = (),
+        lora: int = 0,
+        cap_gib: float | None = None,
     ) -> "Work":
         """What is right for this machine, where nothing else is said."""
         base = LARGE if visible_gpus() else SMALL
+        if model in _FEWER:
+            base = replace(base, groups=_FEWER[model], slots=8 * _FEWER[model])
+        asked = [f"train.lora.rank={lora}"] if lora else []
+        asked += [f"resources.gpu_memory={cap_gib:g}"] if cap_gib else []
         work = replace(
             base,
             model=model or base.model,
             groups=groups or base.groups,
             slots=slots or base.slots,
             longest=longest or base.longest,
-            settings=(*base.settings, *overrides),
+            settings=(*base.settings, *asked, *overrides),
         )
         if work.model not in (TINY, *SHAPES):
             raise ConfigError(f"--model {work.model} is not known; it is {', '.join((TINY, *SHAPES))}")
+        if work.model in _FEWER and not visible_gpus():
+            raise ConfigError(f"--model {work.model} is too large for a CPU: use a GPU, or a smaller one")
         if work.longest < work.shortest:
             raise ConfigError(f"--longest {work.longest} is too short; make it at least {work.shortest}")
         return work
@@ -93,7 +102,8 @@ class Work:
 
     @contextmanager
     def model_folder(self) -> Iterator[Path]:
-        """The model, written once. In memory, where there is room for it and for its versions on their way."""
+        """The model, written once. In memory, where there is room for it and for its versions on their way. On a GPU,
+        our engines and trainers make its weights up as they load it."""
         shape = self._shape()
         size = 2 * shape.num_parameters if shape else 0
         if shutil.disk_usage(memory_folder()).free > 4 * size:
@@ -107,7 +117,9 @@ class Work:
         return None if self.model == TINY else shape_named(self.model, self.prompt + self.longest)
 
     def _write(self, shape: Shape | None, folder: Path) -> Path:
-        if shape:
+        if shape and self.on_gpu and not any(setting.startswith("engine.kind=") for setting in self.settings):
+            write_unwritten(shape, folder)
+        elif shape:
             save_decoder(random_decoder(shape, "cpu", torch.bfloat16), folder)
         else:
             make_model(folder, "abcdefghij>", seed=0, hidden=128, layers=3)
@@ -148,5 +160,7 @@ SMALL = Work(
     TINY, groups=8, slots=64, prompt=11, mu=4.0, shortest=1, longest=1_024, settings=("train.micro_batch_tokens=4096",)
 )
 """For two CPU cores."""
+_FEWER = {"7b": 8, "8b": 8, "32b": 4}
+"""Groups of a step, for models that take long for one; as many answers run at a time as a step has."""
 LARGE = Work("1.5b", groups=32, slots=128, prompt=128, mu=6.2, shortest=32, longest=8_192, settings=())
 """For a GPU."""

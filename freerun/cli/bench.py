@@ -13,13 +13,18 @@ bench = typer.Typer(help="Measure this machine: each prints a table, a ratio and
 Model = Annotated[
     str | None,
     typer.Option(
-        help="Random weights of a shape: tiny, 4m, 135m, 0.6b or 1.5b. Without it: 1.5b on a GPU, tiny on a CPU.",
+        help="Random weights of a shape: tiny, 4m, 135m, 0.6b, 1.5b, 7b, 8b or 32b. Without it: 1.5b on a GPU, tiny on "
+        "a CPU.",
         show_default=False,
     ),
 ]
 Groups = Annotated[
     int | None,
-    typer.Option(help="Groups of 8 answers a step: 32 on a GPU, 8 on a CPU.", min=1, show_default=False),
+    typer.Option(
+        help="Groups of 8 answers a step: 32 on a GPU, 8 on a CPU and for 7b and 8b, 4 for 32b.",
+        min=1,
+        show_default=False,
+    ),
 ]
 Slots = Annotated[
     int | None,
@@ -36,6 +41,13 @@ Settings = Annotated[
     typer.Argument(
         help="Other settings of a run, such as engine.max_running=64.", show_default=False, metavar="KEY=VALUE"
     ),
+]
+Lora = Annotated[
+    int, typer.Option(help="Train an adapter of this rank (LoRA) instead of the weights.", min=0, show_default=False)
+]
+Cap = Annotated[
+    float | None,
+    typer.Option(help="Take no more of the GPU's memory than so many GiB, as if it were a smaller one.", min=1),
 ]
 OnUpdate = Annotated[
     Literal["recompute", "keep", "auto"],
@@ -67,6 +79,8 @@ def bench_async(
     ] = None,
     slots: Slots = None,
     longest: Longest = None,
+    lora: Lora = 0,
+    cap: Cap = None,
     on_update: OnUpdate = "recompute",
     json_only: JsonOnly = False,
 ) -> None:
@@ -80,7 +94,7 @@ def bench_async(
     from freerun.bench.staleness import parse_etas
     from freerun.bench.work import Work
 
-    work = Work.here(model, groups, slots, longest, settings or [])
+    work = Work.here(model, groups, slots, longest, settings or [], lora, cap)
     chosen = parse_etas(etas or ("0,1,2,4,8" if work.on_gpu else "0,1,4"))
     steps = steps or (6 if work.on_gpu else 4)
     run_to_end(bench_async(work, chosen, steps, on_update, json_only), lambda: "stopped")

@@ -16,7 +16,7 @@ from freerun.plan.imagined import gpu_gib_of, gpus_a_machine, imagined_machines,
 from freerun.plan.lengths import Lengths, lengths_of
 from freerun.plan.memory import MemoryPlan
 from freerun.plan.placement import Placement
-from freerun.plan.update import plan_way, update_in_words
+from freerun.plan.update import adapter_of, plan_way, update_in_words
 
 
 def describe_plan(
@@ -52,8 +52,9 @@ def _lines(config: RunConfig, shape: Shape, is_published: bool, lengths: Lengths
     if fitting.plan:
         yield from indented("memory", memory_in_words(fitting.plan.memory))
     device = choose_device(bool(fitting.placement.gpus))
-    way = plan_way(config, fitting.placement, config.engine.on(device), device)
-    yield from indented("weights", update_in_words(way, shape, fitting.placement))
+    engine = config.engine.on(device)
+    way, adapter = plan_way(config, fitting.placement, engine, device), adapter_of(config, fitting.placement, engine)
+    yield from indented("weights", update_in_words(way, shape, fitting.placement, adapter))
     yield (
         f"batch      {config.control.groups_per_step} groups × {config.rollout.group_size} samples = "
         f"{config.batch_samples:,} a step, in {config.train.minibatches} minibatch(es); sequences of up to "

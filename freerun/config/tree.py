@@ -40,6 +40,9 @@ class ResourcesConfig(Section):
     )
     machines: int = knob(1, "Machines that the run waits for; with launcher: local it is this one.", ge=1)
     gpus: int | None = knob(None, "GPUs to use, over all machines; empty: all that there are.", ge=1)
+    gpu_memory: float | None = knob(
+        None, "Most of each GPU's memory that the run may take, in GiB; empty: all that is free.", gt=0
+    )
 
 
 class ClusterConfig(Section):

@@ -1,7 +1,7 @@
 """Samples as bytes: a header in msgpack and one buffer with the tokens, the log-probabilities and the loss masks of all
-of them, nine bytes a token; behind these which experts each token went through, where that is known; and in the end four
-bytes a token more, where a teacher has read them all. What controller and trainer send each other, and what run.db keeps
-of groups that wait.
+of them, nine bytes a token; behind these which experts each token went through, where that is known; and in the end a
+teacher's log-probabilities, where one has read them all. What controller and trainer send each other, and what run.db
+keeps of groups that wait.
 
 Texts and turns are not in it: who needs them keeps them beside it.
 """

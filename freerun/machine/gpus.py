@@ -49,6 +49,25 @@ def name_by_uuid() -> None:
         os.environ[_VISIBLE] = ",".join(gpu.uuid for gpu in gpus)
 
 
+def memory_of_processes(uuid: str) -> dict[int, int]:
+    """Bytes of that GPU that each process has, by the driver's number for it, which in a container is not ours; empty
+    where the driver does not tell."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return {}
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        found = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        return {one.pid: one.usedGpuMemory for one in found if one.usedGpuMemory}
+    except pynvml.NVMLError:
+        return {}
+    finally:
+        pynvml.nvmlShutdown()
+
+
 def chosen(installed: Sequence[Gpu | UnknownMemory], names: str | None) -> list[Gpu]:
     """As CUDA reads that variable: indices or beginnings of uuids, up to the first that names no GPU."""
     gpus = {str(index): gpu for index, gpu in enumerate(installed) if isinstance(gpu, Gpu)}

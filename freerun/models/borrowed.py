@@ -26,7 +26,7 @@ from freerun.core import ConfigError
 from freerun.models.attention import PackedAttention
 from freerun.models.borrowed_routers import follow_routers
 from freerun.models.borrowed_shape import config_of
-from freerun.models.decoder import Attend, Choose, Decoder, Reading, Readout, likeliest
+from freerun.models.decoder import Attend, Choose, Decoder, Reading, Readout, Recompute, likeliest
 from freerun.models.shape import Backend, Shape, shape_of
 
 _NAME = "freerun"
@@ -83,7 +83,7 @@ class BorrowedDecoder(Decoder):
         inside = {id(part) for layer in self.layers for part in layer.modules()}
         return (name for name, part in self.named_modules() if isinstance(part, nn.Linear) and id(part) in inside)
 
-    def arrange(self, compiled: bool, recompute: bool) -> None:
+    def arrange(self, compiled: bool, recompute: Recompute) -> None:
         """Nothing is compiled: what holds for one architecture breaks the next."""
         for layer in self.layers if recompute else ():
             layer.forward = partial(self._recomputed, layer.forward)

@@ -8,9 +8,9 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -21,7 +21,9 @@ from freerun.core import ConfigError
 from freerun.core.files import atomic_folder
 from freerun.models.decoder import Decoder
 from freerun.models.own import OwnDecoder, inverse_frequencies
+from freerun.models.quantised import quantise_layers, quantised
 from freerun.models.shape import Backend, Shape, read_shape
+from freerun.models.unwritten import MARK, is_unwritten, made_up
 from freerun.models.weight_files import EXPERT_NAMES, INDEX, KNOWN_TYPES, SINGLE, read_index
 
 PARTS = {
@@ -42,10 +44,27 @@ _WEIGHTS = re.compile(r"\.(safetensors|bin|pt|pth|gguf|h5|msgpack|onnx|ckpt)(\.|
 _LAYER = re.compile(r"layers\.(\d+)\.(\w+)\.(weight|bias)")
 
 
+class Common(Protocol):
+    """Where weights are that several processes have in common."""
+
+    def __call__(self, likes: Mapping[str, Tensor], read: Callable[[str], Tensor]) -> dict[str, Tensor]:
+        """All of those, which are on the meta device; `read` has each of them from the model's files."""
+        ...
+
+
 def load_decoder(
-    folder: Path, dtype: torch.dtype = torch.float32, device: str = "cpu", backend: Backend = "auto"
+    folder: Path,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    backend: Backend = "auto",
+    common: Common | None = None,
+    bits: int = 16,
 ) -> Decoder:
-    """The model in that folder. Nothing is initialised first: that alone takes seconds at a billion parameters."""
+    """The model in that folder. Nothing is initialised first: that alone takes seconds at a billion parameters.
+
+    With `common`, its weights are there if its code is ours, and must not change. With 8 or 4 `bits`, its linear layers
+    take so many a number, and do not learn.
+    """
     shape = read_shape(folder, backend)
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
@@ -55,24 +74,61 @@ def load_decoder(
     if shape.backend == "transformers":
         from freerun.models.borrowed import load_borrowed  # transformers takes seconds
 
+        if bits < 16:
+            raise ConfigError(f"train.lora.bits={bits} works with Freerun's own code for a model alone: leave it at 16")
         return load_borrowed(folder, shape, dtype, device)
     with torch.device("meta"):
-        decoder = OwnDecoder(shape)
-    tensors = {}
-    with _Folder(folder) as files:
-        for name, parameter in decoder.named_parameters():
-            parts = [files.read(part) for part in hugging_face_names(name, shape)]
-            if odd := [part.dtype for part in parts if part.dtype not in _KNOWN]:
-                raise ConfigError(f"{folder}: {name} is of type {odd[0]}: give the model as it was before that")
-            whole = torch.cat(parts)
-            if whole.shape != parameter.shape:
-                raise ConfigError(f"{folder}: {name} has shape {tuple(whole.shape)}, not {tuple(parameter.shape)}")
-            tensors[name] = whole.to(device, dtype)
+        decoder = OwnDecoder(shape).to(dtype)
+        sizes = {name: parameter.shape for name, parameter in decoder.named_parameters()}
+        if bits < 16:
+            quantise_layers(decoder, bits)
+    with _weights(folder, shape, sizes, device, dtype) as wide:
+        read = _narrowed(wide, bits, decoder) if bits < 16 else wide
+        likes = dict(decoder.named_parameters())
+        tensors = common(likes, read) if common else {name: read(name) for name in likes}
     decoder.load_state_dict(tensors, strict=False, assign=True)  # strict: a tied head has no tensor of its own
     if shape.tied:
         decoder.head.weight = decoder.embed.weight
     decoder.inv_freq = inverse_frequencies(shape).to(device)  # stays float32 whatever the weights are
     return decoder
+
+
+@contextmanager
+def _weights(
+    folder: Path, shape: Shape, sizes: Mapping[str, torch.Size], device: str, dtype: torch.dtype
+) -> Iterator[Callable[[str], Tensor]]:
+    """What reads one of our tensors, of which `sizes` has the size."""
+    if is_unwritten(shape):
+        yield lambda name: made_up(name, sizes[name], device).to(dtype)
+        return
+    with _Folder(folder) as files:
+
+        def read(name: str) -> Tensor:
+            parts = [files.read(part) for part in hugging_face_names(name, shape)]
+            if odd := [part.dtype for part in parts if part.dtype not in _KNOWN]:
+                raise ConfigError(f"{folder}: {name} is of type {odd[0]}: give the model as it was before that")
+            whole = torch.cat(parts)
+            if whole.shape != sizes[name]:
+                raise ConfigError(f"{folder}: {name} has shape {tuple(whole.shape)}, not {tuple(sizes[name])}")
+            return whole.to(device, dtype)
+
+        yield read
+
+
+def _narrowed(wide: Callable[[str], Tensor], bits: int, decoder: Decoder) -> Callable[[str], Tensor]:
+    """What reads codes and scales, a pair of them of one wide weight: codes first."""
+    layers, scales = set(decoder.adaptable), dict[str, Tensor]()
+
+    def read(name: str) -> Tensor:
+        layer, _, kind = name.rpartition(".")
+        if kind == "scale":
+            return scales.pop(layer)
+        if kind == "bias" or layer not in layers:
+            return wide(name)
+        codes, scales[layer] = quantised(wide(name), bits)
+        return codes
+
+    return read
 
 
 def empty_decoder(shape: Shape) -> Decoder:
@@ -100,6 +156,8 @@ def decoder_to_share(folder: Path, device: str = "cpu", backend: Backend = "auto
 def read_rows(folder: Path, name: str, model: Shape, shape: torch.Size, rows: range) -> Tensor:
     """Some rows of one of the model's tensors, which has that shape; nothing else is read. The file is mapped for that
     long only, so that its pages do not add up beside what they are copied to."""
+    if is_unwritten(model):
+        return made_up(name, shape, "cpu")[rows.start : rows.stop]
     with _Folder(folder) as files:
         parts = [files.open_slice(part) for part in hugging_face_names(name, model)]
         if odd := [part.get_dtype() for part in parts if part.get_dtype() not in KNOWN_TYPES]:
@@ -128,7 +186,7 @@ def save_tensors(tensors: Mapping[str, Tensor], shape: Shape, folder: Path, like
     The folder appears complete or not at all.
     """
     dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
-    raw = {k: v for k, v in shape.raw.items() if k not in ("torch_dtype", "dtype")} | {"dtype": dtype}
+    raw = {k: v for k, v in shape.raw.items() if k not in ("torch_dtype", "dtype", MARK)} | {"dtype": dtype}
     with atomic_folder(folder) as unfinished:
         _write_shards(dict(to_hugging_face(tensors, shape)), unfinished)
         (unfinished / "config.json").write_text(json.dumps(raw, indent=2) + "\n")

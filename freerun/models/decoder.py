@@ -14,7 +14,7 @@ experts of a layer, k of them for a token.
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -81,6 +81,7 @@ class Readout(NamedTuple):
 
 
 AS_IT_IS = Readout()
+Recompute = bool | Literal["all", "offload"]
 
 
 class Decoder(nn.Module):
@@ -114,6 +115,7 @@ class Decoder(nn.Module):
         """The linear layers that LoRA adapts."""
 
     @abstractmethod
-    def arrange(self, compiled: bool, recompute: bool) -> None:
+    def arrange(self, compiled: bool, recompute: Recompute) -> None:
         """Make layers faster or smaller for training without changing what they compute: by compiling them; by not
-        keeping what is inside them for the backward pass, but computing it again."""
+        keeping what is inside them for the backward pass, but computing it again; with "all" the attention, too;
+        with "offload", what came into a layer waits in the machine's memory."""

@@ -11,6 +11,7 @@ Shapes: T tokens, H query heads, K key/value heads, D head dimension.
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from freerun.models.decoder import Attend, Choose, Decoder, likeliest
+from freerun.models.aside import waiting_aside
+from freerun.models.decoder import Attend, Choose, Decoder, Recompute, likeliest
 from freerun.models.experts import ExpertMatrices, router_scores, through_experts, weights_of
 from freerun.models.shape import Experts, Shape
 
@@ -65,22 +67,25 @@ class OwnDecoder(Decoder):
             assert isinstance(layer, Layer)
             yield from (f"layers.{layer.index}.{name}" for name in layer.adaptable)
 
-    def arrange(self, compiled: bool, recompute: bool) -> None:
+    def arrange(self, compiled: bool, recompute: Recompute) -> None:
         """Compile the parts of a layer around its attention and its experts' products, once for all layers and lengths;
-        and do not keep what is inside them for the backward pass. The attention itself is never computed twice."""
+        and do not keep what is inside them for the backward pass. The attention itself is not computed twice, unless
+        "all" is to be: then a layer leaves only what came into it, with "offload" in the machine's memory."""
         parts = {part: part for part in (Layer.project, Layer.feed, ExpertLayer.prepare, ExpertLayer.spread)}
         arranged: dict[Callable[..., Any], Callable[..., Any]] = dict(parts)
         if compiled:
             arranged |= {
                 part: torch.compile(part, dynamic=True) for part in (Layer.project, Layer.feed, ExpertLayer.prepare)
             }
-        if recompute:
+        if recompute is True:
             arranged = {part: partial(checkpoint, made, use_reentrant=False) for part, made in arranged.items()}
         if compiled or recompute:
             for layer in self.layers:
                 assert isinstance(layer, Layer)
                 for part in layer.parts:
                     setattr(layer, part.__name__, partial(arranged[part], layer))
+        for layer in self.layers if recompute in ("all", "offload") else ():
+            layer.forward = partial(_again, layer.forward, recompute == "offload")
 
     def _rotary(self, positions_T: Tensor) -> Rotary:
         angles = positions_T[:, None].float() * self.inv_freq
@@ -185,6 +190,13 @@ def _qk_norm(shape: Shape, heads: int) -> nn.Module:
     if not (shape.qk_norm or shape.wide_qk_norm):
         return nn.Identity()
     return nn.RMSNorm(shape.head_dim * (heads if shape.wide_qk_norm else 1), eps=shape.norm_eps)
+
+
+def _again(forward: Callable[..., Tensor], offload: bool, *given: Any) -> Tensor:
+    """Computed now, and in the backward pass again, from what is given to it: that may wait aside."""
+    with waiting_aside(given[0]) if offload and torch.is_grad_enabled() else nullcontext():
+        computed: Tensor = checkpoint(forward, *given, use_reentrant=False)
+        return computed
 
 
 def normed(x: Tensor, norm: nn.Module) -> Tensor:

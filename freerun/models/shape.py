@@ -5,6 +5,7 @@ and OLMoE, where nothing in their configuration asks for more; for all else ther
 """
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -100,6 +101,46 @@ class Shape:
         if self.experts:
             inside += mixtures * self.hidden * (3 * experts * self.experts.ffn + self.experts.count)
         return inside + (1 if self.tied else 2) * self.vocab_size * self.hidden
+
+
+QUANTISED_GROUP = 64
+"""Numbers that share a scale in weights of fewer bits, where their rows can be cut into so many."""
+
+
+@dataclass(slots=True, frozen=True)
+class AdapterShape:
+    """Of a low-rank adapter on all linear layers (`adapter.py`), and of what is below it."""
+
+    rank: int
+    alpha: float
+    bits: int = 16
+    """Of a number in the layers that it is on; from 16 on they are of the type that is computed in."""
+
+    def base_bytes(self, shape: Shape, size: int) -> int:
+        """The weights below it, in numbers of `size` bytes where they are not of fewer bits."""
+        if self.bits >= 16:
+            return shape.num_parameters * size
+        inside = sum(outs * ins for outs, ins in _adapted(shape))
+        return (shape.num_parameters - inside) * size + int(inside * (self.bits / 8 + 4 / QUANTISED_GROUP))
+
+    def widened_bytes(self, shape: Shape, size: int) -> int:
+        """The widest matrix of fewer bits, while it is multiplied with."""
+        return max(outs * ins for outs, ins in _adapted(shape)) * size if self.bits < 16 else 0
+
+    def num_parameters(self, shape: Shape) -> int:
+        """Our fused layers have one A each."""
+        return self.rank * sum(outs + ins for outs, ins in _adapted(shape))
+
+
+def _adapted(shape: Shape) -> Iterator[tuple[int, int]]:
+    """Outputs and inputs of every linear layer that an adapter is on: not routers and experts."""
+    heads, hidden = shape.heads * shape.head_dim, shape.hidden
+    for layer in range(shape.layers):
+        yield heads + 2 * shape.kv_heads * shape.head_dim, hidden
+        yield hidden, heads
+        if not (shape.experts and layer in shape.experts.layers):
+            yield 2 * shape.ffn, hidden
+            yield hidden, shape.ffn
 
 
 def read_shape(folder: Path, backend: Backend = "auto") -> Shape:

@@ -19,17 +19,25 @@ from freerun.plan.plan import Plan, make_plan
 
 _CHANGES: list[tuple[str, Any]] = [
     ("train__recompute", True),
+    ("train__recompute", "all"),
+    ("train__recompute", "offload"),
     ("train__micro_batch_tokens", None),
     ("resources__engines", None),
     ("engine__max_running", 32),
     ("train__offload_optimizer", True),
+    ("train__lora__bits", 8),
+    ("train__lora__bits", 4),
     *(("train__context_parallel", ranks) for ranks in (2, 4, 8)),
     *(("engine__tensor_parallel", gpus) for gpus in (2, 4, 8)),
 ]
 """What makes a run need less of a GPU's memory, the mildest first."""
 _SHORTER: dict[str, Any] = {"train__micro_batch_tokens": None}
 """Without which a pass is no smaller when answers are shorter."""
-_LAST_RESORT = {"train__lora__rank": 16}
+_LAST_RESORTS: list[dict[str, Any]] = [
+    {"train__lora__rank": 16},
+    {"train__lora__rank": 16, "train__recompute": "all"},
+    {"train__lora__rank": 16, "train__recompute": "all", "train__lora__bits": 4},
+]
 _MOST_CHANGES = 3
 
 
@@ -97,7 +105,7 @@ class _Tried:
             for changes in combinations(_CHANGES, count)
             if len(dict(changes)) == count
         )
-        for change in (*several, _LAST_RESORT):
+        for change in (*several, *_LAST_RESORTS):
             if (changed := self._changed(change)) and self.fits(changed, self.shape, self.lengths):
                 yield f"it fits with {_in_words(change)}"
                 return

@@ -12,7 +12,7 @@ from freerun.core import ConfigError
 from freerun.engines.config import ResolvedEngineConfig
 from freerun.engines.embedded import memory
 from freerun.machine.machines import LOCAL
-from freerun.models.shape import Shape
+from freerun.models.shape import AdapterShape, Shape
 from freerun.plan.lengths import Lengths
 from freerun.plan.placement import EVALUATOR, Place, Placement, engine_name, rank_name
 from freerun.plan.readers import Reader
@@ -23,8 +23,9 @@ _CONTEXT = 2**30
 """What CUDA and its libraries take in each process, whatever it does."""
 _SPARE = 0.02
 """The share of a GPU's memory that is left for whoever else uses it."""
-_ROUNDING = 2**29
-"""Allocators round up: what a process gets beyond what it was estimated to need."""
+_KEPT = 2**30
+"""What allocators and kernels keep in each process, at most, and half as much for rounding up; of GPUs that are
+smaller, or to be taken less of, a 16th."""
 _THEIR_WORK = 6 * 2**30
 """What vLLM and SGLang take beside weights and cache: CUDA graphs, workspaces, two buckets of new weights."""
 
@@ -59,6 +60,11 @@ class MemoryPlan:
         gpus = self.placement.gpus
         return min((one.bytes / gpus[one.need.gpu].total for one in self.shares if one.need.name == name), default=None)
 
+    def taken(self, gpu: int) -> int:
+        """Bytes of that GPU that the run will have taken when caches and passes are as large as they may be."""
+        here = [share for share in self.shares if share.need.gpu == gpu]
+        return sum(share.bytes for share in here) + _CONTEXT * (len(here) + _visitors(self.placement)[gpu])
+
     def __str__(self) -> str:
         lines = []
         for index in range(len(self.placement.gpus)):
@@ -89,8 +95,31 @@ class Demand:
     """The share of a GPU that the user gives each engine; None: what it needs."""
     published_on_gpu: bool = True
     """Whether new versions lie in the trainer's GPU until engines have them."""
+    adapter: AdapterShape | None = None
+    """What versions are of, where engines compute with an adapter."""
+    lending: tuple[int, ...] = ()
+    """The GPU on which engines have their base from the trainer."""
+    in_place: tuple[int, ...] = ()
+    """The GPU on which engines read new versions where the trainer has put them."""
+    cap: int | None = None
+    """Bytes of each GPU that the run may take, at most."""
     readers: tuple[Reader, ...] = ()
     """Models that only read."""
+
+    @property
+    def version_bytes(self) -> int:
+        """One version, as engines have it."""
+        numbers = self.adapter.num_parameters(self.shape) if self.adapter else self.shape.num_parameters
+        return numbers * self.engine_size
+
+    def kept(self, placement: Placement) -> int:
+        """What allocators and kernels keep in each process."""
+        return min(_KEPT, *(min(gpu.total, self.cap or gpu.total) // 16 for gpu in placement.gpus))
+
+    @property
+    def engine_size(self) -> int:
+        """Bytes of a number in the engine."""
+        return 4 if self.engine.dtype == "float32" else 2
 
 
 def with_readers(demand: Demand, placement: Placement, usable: Sequence[int]) -> Placement:
@@ -119,12 +148,11 @@ def plan_memory(demand: Demand, placement: Placement) -> MemoryPlan:
     by_gpu: dict[int, list[Need]] = {}
     for need in _needs(demand, placement):
         by_gpu.setdefault(need.gpu, []).append(need)
-    visitors = Counter(
-        gpu for place in placement.generating for gpu in set(placement.engine_sees(place)) - set(place.gpus)
-    )  # they fetch weights from there
+    visitors = _visitors(placement)
     for index, here in sorted(by_gpu.items()):
         gpu = placement.gpus[index]
-        free = gpu.free - int(_SPARE * gpu.total) - _CONTEXT * (len(here) + visitors[index])
+        ours = min(gpu.free - int(_SPARE * gpu.total), demand.cap or gpu.total)
+        free = ours - _CONTEXT * (len(here) + visitors[index])
         left = free - sum(need.least for need in here)
         if left < 0:
             raise ConfigError(_refusal(gpu_in_words(placement, index), here, free))
@@ -134,6 +162,11 @@ def plan_memory(demand: Demand, placement: Placement) -> MemoryPlan:
     return MemoryPlan(placement, shares)
 
 
+def _visitors(placement: Placement) -> Counter[int]:
+    """How many processes of other GPUs fetch weights from each."""
+    return Counter(gpu for place in placement.generating for gpu in set(placement.engine_sees(place)) - set(place.gpus))
+
+
 def _needs(demand: Demand, placement: Placement) -> Iterator[Need]:
     shape, train, longest = demand.shape, demand.train, demand.lengths.sequence
     per_token = needs.bytes_per_token(shape, train)
@@ -141,7 +174,9 @@ def _needs(demand: Demand, placement: Placement) -> Iterator[Need]:
     for rank, place in enumerate(placement.ranks):
         publishes = rank == 0 and demand.published_on_gpu
         for gpu in place.gpus:
-            standing = needs.standing_bytes(shape, train, publishes, len(placement.training)) + _ROUNDING
+            published = 2 * demand.version_bytes if publishes else 0
+            kept = demand.kept(placement)
+            standing = needs.standing_bytes(shape, train, len(placement.training), kept) + published + kept // 2
             most, least = max(in_a_pass, longest), longest if train.micro_batch_tokens is None else in_a_pass
             what = f"{_gib(standing)} for weights and optimizer, then passes of up to {most:,} tokens"
             yield Need(rank_name(rank), gpu, standing + least * per_token, standing + most * per_token, what)
@@ -155,21 +190,29 @@ def _needs(demand: Demand, placement: Placement) -> Iterator[Need]:
 
 
 def _check_machines(demand: Demand, placement: Placement) -> None:
-    """Refuse an optimizer that is to be in a machine's own memory where that is too small."""
+    """Refuse what is to be in a machine's own memory where that is too small."""
     each = needs.offloaded_bytes(demand.shape, demand.train, len(placement.training) or 1)
     for machine in placement.machines:
         needed = each * sum(rank.machine == machine.name for rank in placement.ranks)
         if needed > machine.memory:
             raise ConfigError(
-                f"{machine.name} has {_gib(machine.memory)} of memory, and train.offload_optimizer needs "
-                f"{_gib(needed)} of it: unset it, or train on more machines"
+                f"{machine.name} has {_gib(machine.memory)} of memory, and "
+                f"{' and '.join(_offloading(demand.train))} needs {_gib(needed)} of it: unset it, or train on more "
+                "machines"
             )
+
+
+def _offloading(train: ResolvedTrainConfig) -> Iterator[str]:
+    if train.offload_optimizer and not train.lora.rank:
+        yield "train.offload_optimizer"
+    if train.recompute == "offload":
+        yield "train.recompute=offload"
 
 
 def _engine(name: str, place: Place, placement: Placement, demand: Demand, answers: int) -> Iterator[Need]:
     """An engine that decodes so many answers together, on each of its GPUs, over which its weights and its cache are
     spread."""
-    shape, engine, size = demand.shape, demand.engine, 4 if demand.engine.dtype == "float32" else 2
+    shape, engine, size = demand.shape, demand.engine, demand.engine_size
     longest = memory.cache_for(demand.lengths.sequence, engine.block_tokens, engine.burst)
     most = engine.cache_tokens or answers * longest
     least = engine.cache_tokens or max(2 * longest, most // 16)
@@ -178,16 +221,24 @@ def _engine(name: str, place: Place, placement: Placement, demand: Demand, answe
             given = int(demand.engine_share * placement.gpus[gpu].total)
             yield Need(name, gpu, given, given, "engine.memory_share")
             continue
-        standing = shape.num_parameters * size // len(place.gpus) + _work(demand, size) + _ROUNDING
+        borrows = bool(demand.lending) and place.gpus == demand.lending
+        weights = 0 if borrows else shape.num_parameters * size // len(place.gpus)
+        if demand.adapter:
+            weights = (0 if borrows else demand.adapter.base_bytes(shape, size)) + demand.version_bytes
+        standing = weights + _work(demand, place) + demand.kept(placement) // 2
         per_token = memory.bytes_per_token(shape, size) // min(len(place.gpus), shape.kv_heads)
-        what = f"{_gib(standing)} for weights and work, then a cache of up to {most:,} tokens"
+        held = "work, beside the trainer's weights," if borrows else "weights and work,"
+        what = f"{_gib(standing)} for {held} then a cache of up to {most:,} tokens"
         yield Need(name, gpu, standing + least * per_token, standing + most * per_token, what)
 
 
-def _work(demand: Demand, size: int) -> int:
+def _work(demand: Demand, place: Place) -> int:
     """What an engine takes of each of its GPUs beside weights and cache."""
     if demand.engine.kind == "embedded":
-        return memory.working_bytes(demand.shape, size, demand.engine)
+        engine = demand.engine.model_copy(
+            update={"fetched_in_place": bool(place.gpus) and place.gpus == demand.in_place}
+        )
+        return memory.working_bytes(demand.shape, demand.engine_size, engine, demand.version_bytes)
     return _THEIR_WORK
 
 

@@ -11,20 +11,25 @@ from dataclasses import dataclass, replace
 from freerun.config.tree import ResourcesConfig, RunConfig
 from freerun.core import ConfigError
 from freerun.engines.config import ResolvedEngineConfig
-from freerun.machine.device import any_gpu, choose_device
+from freerun.machine.device import Device, any_gpu, choose_device
 from freerun.machine.machines import LOCAL, Machine, this_machine
-from freerun.models.shape import Shape
+from freerun.models.shape import AdapterShape, Shape
 from freerun.plan.gpu_numbers import GpuNumbers
 from freerun.plan.judging import Judging, plan_judging
 from freerun.plan.lengths import Lengths, check_lengths
 from freerun.plan.memory import Demand, MemoryPlan, plan_memory, with_readers
 from freerun.plan.placement import EVALUATOR, Place, Placement, RunKind, engine_name, place, rank_name
 from freerun.plan.readers import readers_of
-from freerun.plan.update import plan_way
+from freerun.plan.update import adapter_of, base_of, lending_gpus, plan_way
 from freerun.rewards.config import RewardConfig
 from freerun.train.config import ResolvedTrainConfig
 from freerun.train.needs import refuse_uneven_heads
-from freerun.weights.way import WeightsWay
+from freerun.weights.way import Base, WeightsWay
+
+_SMALL_GIB = 32
+"""GPUs with less are small."""
+_LARGE = 10_000_000_000
+"""Models of so many parameters are large: to read 8,192 tokens takes one of 32 billion more than a second."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,7 @@ class Assignment:
     """Whether its work has priority on a GPU that it shares."""
     memory_share: float | None
     """How much of its GPU's memory it may take; None without a GPU, or where that is not divided."""
+    base: Base = "own"
     url: str | None = None
     """Where the engine runs already, for one that the run does not start."""
 
@@ -66,6 +72,8 @@ class Plan:
     """What its memory follows from."""
     way: WeightsWay | None
     """How new weights get to the engines; None without a trainer."""
+    adapter: AdapterShape | None = None
+    """What versions are of, where that is all that is trained and the engines compute with it."""
 
     @property
     def reward(self) -> RewardConfig:
@@ -80,7 +88,8 @@ class Plan:
     def engine_settings(self, assignment: Assignment) -> ResolvedEngineConfig:
         if assignment.memory_share is None:
             return self.engine
-        return self.engine.model_copy(update={"memory_share": assignment.memory_share})
+        in_place = tuple(assignment.sees) == self.demand.in_place  # it sees more GPUs where they come from another
+        return self.engine.model_copy(update={"memory_share": assignment.memory_share, "fetched_in_place": in_place})
 
 
 def make_plan(
@@ -96,7 +105,7 @@ def make_plan(
     there = [this_machine()] if machines is None else machines
     device = choose_device(_have_gpu(there))
     placement = place(config, there, kind, evaluates=bool(evaluated))
-    engine = config.engine.on(device)
+    engine = _engine_on(config, shape, device, placement)
     train = config.train.on(device, shape.num_parameters, ranks=len(placement.ranks))
     refuse_uneven_heads(shape, train.context_parallel)
     if not kind.supervised:
@@ -105,11 +114,20 @@ def make_plan(
         refuse_uneven_heads(shape, train.context_parallel)
     way = plan_way(config, placement, engine, train.device) if kind.trains else None
     on_gpu = way is not None and way.name == "ipc"
+    adapter = adapter_of(config, placement, engine) if way is not None else None
+    lending = lending_gpus(way, shape, placement, engine, train)
     readers = readers_of(config, kind, bool(evaluated), shape)
-    demand = Demand(shape, lengths, engine, train, evaluated, config.engine.memory_share, on_gpu, readers)
+    demand = Demand(
+        *(shape, lengths, engine, train, evaluated, config.engine.memory_share, on_gpu),
+        adapter=adapter,
+        lending=lending,
+        in_place=placement.ranks[0].gpus if on_gpu and train.dtype == engine.dtype else (),
+        cap=None if config.resources.gpu_memory is None else int(config.resources.gpu_memory * 2**30),
+        readers=readers,
+    )
     placement = with_readers(demand, placement, GpuNumbers.of(there, config.resources).usable)
     memory = plan_memory(demand, placement)
-    assignments = _Assignments(placement, memory)
+    assignments = _Assignments(placement, memory, demand, way)
     urls = config.engine.urls or [None] * (len(placement.engines) + 1)
     engines = [assignments.engine(engine_name(i), at, urls[i]) for i, at in enumerate(placement.engines)]
     ranks = [assignments.rank(rank, at) for rank, at in enumerate(placement.ranks)]
@@ -122,7 +140,22 @@ def make_plan(
     return Plan(
         *(kind, lengths, engine, train, threads, judging, placement, memory),
         *(engines, ranks, evaluator, reading, demand, way),
+        adapter=adapter,
     )
+
+
+def _engine_on(config: RunConfig, shape: Shape, device: Device, placement: Placement) -> ResolvedEngineConfig:
+    """On small GPUs, or where little is to be taken, steps read fewer tokens, so that more is left for the cache; and
+    of large models, since new weights wait for a step to end."""
+    cap = config.resources.gpu_memory or float("inf")
+    room = min((min(gpu.total / 2**30, cap) for gpu in placement.gpus), default=float("inf"))
+    small, large = room < _SMALL_GIB, shape.num_parameters >= _LARGE
+    short = 2_048 if device == "cuda" and (small or large) else None
+    engine = config.engine.on(device, step_tokens=short)
+    spare = min(engine.spare_bytes, int(room * 2**30) // 16) if small else engine.spare_bytes
+    adapter = AdapterShape(config.train.lora.rank, 0.0, config.train.lora.bits)
+    spare += adapter.widened_bytes(shape, 4 if engine.dtype == "float32" else 2)
+    return engine.model_copy(update={"spare_bytes": spare})
 
 
 def joined_by(plan: Plan, machine: Machine) -> Plan:
@@ -162,7 +195,7 @@ def one_more(plan: Plan, resources: ResourcesConfig) -> Plan:
 def _with_engines(plan: Plan, placement: Placement, added: list[Place]) -> Plan:
     placement = replace(placement, engines=[*placement.engines, *added])
     memory = plan_memory(plan.demand, placement)
-    assignments, number = _Assignments(placement, memory), len(plan.engines)
+    assignments, number = _Assignments(placement, memory, plan.demand, plan.way), len(plan.engines)
     engines = [assignments.engine(engine_name(number + i), at, None) for i, at in enumerate(added)]
     return replace(plan, placement=placement, memory=memory, engines=[*plan.engines, *engines])
 
@@ -176,16 +209,26 @@ def _have_gpu(machines: list[Machine]) -> bool:
 class _Assignments:
     placement: Placement
     memory: MemoryPlan
+    demand: Demand
+    way: WeightsWay | None
 
     def engine(self, name: str, at: Place, url: str | None) -> Assignment:
-        return Assignment(name, at.machine, self.placement.engine_sees(at), True, self.memory.share(name), url)
+        sees, share = self.placement.engine_sees(at), self.memory.share(name)
+        return Assignment(name, at.machine, sees, True, share, self._base(at), url)
 
     def reader(self, name: str, at: Place) -> Assignment:
         return Assignment(name, at.machine, list(at.gpus), False, self.memory.share(name))
 
     def rank(self, rank: int, at: Place) -> Assignment:
         name = rank_name(rank)
-        return self.beside_engines(Assignment(name, at.machine, list(at.gpus), False, self.memory.share(name)))
+        base = self._base(at) if len(self.placement.ranks) == 1 else "own"
+        return self.beside_engines(Assignment(name, at.machine, list(at.gpus), False, self.memory.share(name), base))
+
+    def _base(self, at: Place) -> Base:
+        """On a GPU that is not listed, and so not to be divided, everybody has all of it."""
+        if self.demand.engine.device == "cuda" and not at.gpus:
+            return "own"
+        return base_of(at.gpus, self.demand.lending, self.way, self.demand.shape)
 
     def beside_engines(self, assignment: Assignment) -> Assignment:
         """It gives way to the engine on its GPU; where there are several, all have the same priority."""

@@ -11,6 +11,7 @@ import traceback
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,11 +23,15 @@ from freerun.machine.garbage import freeze_heap
 from freerun.machine.machines import LOCAL
 from freerun.machine.parent import RUN_KEY, announce_ready, announce_refusal, end_with_parent
 from freerun.machine.preloaded import PRELOADED, fork_children
-from freerun.models.shape import Backend
+from freerun.models.shape import AdapterShape, Backend
 from freerun.rewards.machines.server import JudgeSettings, serve_judges
 from freerun.train.config import ResolvedTrainConfig
 from freerun.train.how_sampled import HowSampled
-from freerun.weights.way import WeightsWay
+from freerun.weights.way import Base, WeightsWay
+
+if TYPE_CHECKING:
+    from freerun.models.checkpoint import Common
+    from freerun.weights.common import Lender
 
 _FIRST = (
     *("freerun.train.worker", "freerun.weights.publish", "freerun.weights.subscribe"),
@@ -48,6 +53,9 @@ class EngineSettings:
     scratch: str
     """A folder in shared memory that the run's processes on this machine share."""
     backend: Backend = "auto"
+    adapter: AdapterShape | None = None
+    """What new versions are, where the engine computes with an adapter itself."""
+    base: Base = "own"
 
 
 @dataclass(slots=True, frozen=True)
@@ -73,6 +81,7 @@ class TrainerSettings:
     """The URL by which ranks find each other: see torch's `init_process_group`."""
     memory_share: float | None = None
     """How much of the GPU's memory it may take."""
+    base: Base = "own"
     machine: str = LOCAL
     """The name of the machine that it is on."""
 
@@ -95,7 +104,15 @@ def run_engine(settings: EngineSettings) -> None:
     if config.kind == "embedded":
         from freerun.engines.embedded.server import serve
 
-        asyncio.run(serve(model, config, subscriber, ready, settings.host, api_key=key, backend=settings.backend))
+        asyncio.run(
+            serve(
+                *(model, config, subscriber, ready, settings.host),
+                api_key=key,
+                backend=settings.backend,
+                adapter=settings.adapter,
+                common=_common(settings.base, scratch),
+            )
+        )
     else:
         from freerun.engines.external.serve import serve_front
 
@@ -118,13 +135,18 @@ def run_trainer(settings: TrainerSettings) -> None:
         *(settings.rank, config.ranks, settings.rendezvous, device),
         *(settings.host, settings.machine, config.shard, config.context_parallel),
     )
-    publisher = publisher_for(settings.weights, ranks.rank, Path(settings.scratch), settings.host, key, device)
+    scratch = Path(settings.scratch)
+    lender = _lender(scratch) if settings.base == "lent" else None
+    publisher = publisher_for(settings.weights, ranks.rank, scratch, settings.host, key, device)
     checkpoint = Path(settings.checkpoint) if settings.checkpoint else None
     worker = TrainerProcess(
         *(Path(settings.model), config, settings.temperature, settings.seed),
         *(publisher, checkpoint, settings.longest, ranks),
         how=settings.how,
         backend=settings.backend,
+        adapter_alone=settings.weights.adapter,
+        common=None if lender else _common(settings.base, scratch),
+        lender=lender,
     )
     if ranks.is_first:
         serve(worker, settings.endpoint, ready, key)
@@ -138,6 +160,19 @@ def run_teacher(settings: TeacherSettings) -> None:
     _keep_to(settings.memory_share)
     where, folder = Where(settings.host), Path(settings.model)
     asyncio.run(serve_scores(folder, ready, where, folder.name, api_key=os.environ.pop(RUN_KEY, None)))
+
+
+def _common(base: Base, scratch: Path) -> "Common | None":
+    """Where this process has the weights that do not change, if not in memory of its own."""
+    from freerun.weights.common import Borrower, CommonFile
+
+    return {"own": None, "file": CommonFile(scratch), "lent": Borrower(scratch)}[base]
+
+
+def _lender(scratch: Path) -> "Lender":
+    from freerun.weights.common import Lender
+
+    return Lender(scratch)
 
 
 def run_judge(settings: JudgeSettings) -> None:

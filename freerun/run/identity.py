@@ -25,6 +25,7 @@ def identity(config: RunConfig, shape: Shape, tokenizer: Any) -> dict[str, Any]:
     computed = {field.name: getattr(shape, field.name) for field in fields(Shape) if field.name not in _NOT_COMPUTED}
     train, critic = config.train, config.train.advantages == "gae"
     lora = {"lora.rank": train.lora.rank, "lora.alpha": train.lora.effective_alpha}
+    lora |= {"lora.bits": train.lora.bits} if train.lora.rank else {}
     described = computed | {"qk_norm": shape.qk_norm, _TOKENIZER: fingerprint(tokenizer), _CRITIC: critic} | lora
     if shape.backend == "transformers":  # its code reads more of the configuration than we know of
         described |= {f"config.{key}": value for key, value in shape.raw.items() if key not in _NOT_OF_THE_MODEL}
@@ -39,7 +40,7 @@ def refuse_another_model(checkpoint: Path, made_of: dict[str, Any], now: dict[st
         return
     if odd == [_CRITIC]:
         raise ConfigError(f"{checkpoint} has no critic, so train.advantages=gae cannot be resumed from it: unset it")
-    if set(odd) <= {"lora.rank", "lora.alpha"}:
+    if set(odd) <= {"lora.rank", "lora.alpha", "lora.bits"}:
         was = " and ".join(f"train.{key}={made_of[key]:g}" for key in odd)
         raise ConfigError(f"{checkpoint} was trained with {was}, and can only go on so: leave that as it was")
     named = [f"{key} {made_of[key]} there and {now[key]} here" for key in odd if key not in (_TOKENIZER, _CRITIC)]

@@ -66,7 +66,9 @@ class Starter:
             engine = engine.model_copy(update={"urls": (assignment.url,)})
         host = await self.hosts.host(assignment.machine)
         settings = EngineSettings(
-            self._model, engine.plain(), host.machine.address, host.scratch, self.config.model.code
+            *(self._model, engine.plain(), host.machine.address, host.scratch, self.config.model.code),
+            adapter=self.plan.adapter,
+            base=assignment.base,
         )
         vital = self.plan.kind is not RunKind.TRAIN
         child = await self.processes.begin(
@@ -154,6 +156,7 @@ class Starter:
             scratch=host.scratch,
             machine=host.machine.name,
             memory_share=assignment.memory_share,
+            base=assignment.base,
         )
         environment = self._environment(name, host)
         child = await self.processes.begin(name, "trainer", settings, threads, environment, host, vital=False)

@@ -39,12 +39,17 @@ def assemble(
     refuse_uneven_heads(decoder.shape, ranks.context.size)
     start = decoder.embed.weight.dtype
     low = torch.bfloat16 if config.low_precision else start
+    if config.lora.rank and ranks.size == 1:
+        decoder.requires_grad_(False)  # so that a reference has no weights of its own
     reference, critic = None, None
     if config.kl.coef:
         reference = Frozen(copy_in(PolicyModel(decoder, temperature), low), ranks, folder)
     if config.advantages == "gae":
-        critic = Trained(CriticModel(deepcopy(decoder)), config, ranks, config.critic.lr / config.lr, folder)
+        critic = Trained(
+            CriticModel(deepcopy(decoder).requires_grad_()), config, ranks, config.critic.lr / config.lr, folder
+        )
     if config.lora.rank:
-        attach(decoder, config.lora.rank, config.lora.effective_alpha, seed=seed, dtype=start)
+        learns_in = torch.promote_types(start, torch.float32)
+        attach(decoder, config.lora.rank, config.lora.effective_alpha, seed=seed, dtype=learns_in)
     policy = Trained(PolicyModel(decoder, temperature, how, config.replay_router), config, ranks, folder=folder)
     return Models(policy, critic, reference)

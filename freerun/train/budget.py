@@ -79,10 +79,12 @@ class Passes:
         )
 
 
-def micro_batch_budget(policy: Trained, critic: Trained | None, device: torch.device, ranks: Ranks) -> int:
-    """What fits every rank's GPU."""
+def micro_batch_budget(
+    policy: Trained, critic: Trained | None, device: torch.device, ranks: Ranks, most: int = MOST
+) -> int:
+    """What fits every rank's GPU, and no more than that."""
     fewest = -ranks.max(torch.tensor([-float(_fitting(policy, critic, device))], device=device)).item()
-    return int(min(fewest, MOST))
+    return int(min(fewest, most))
 
 
 def _fitting(policy: Trained, critic: Trained | None, device: torch.device) -> int:

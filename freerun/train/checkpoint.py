@@ -32,6 +32,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from freerun.core import TrainerError, Version
+from freerun.models.adapter import is_of_adapter
 from freerun.train.apart import Parts, find_keepers, in_a_line, is_apart, own_folder, shares, why_apart
 from freerun.train.checkpoint_folder import CONTROL, CheckpointFolder
 from freerun.train.learner import Learner
@@ -185,6 +186,8 @@ def _read_part(folder: Path, state: dict[str, Any]) -> dict[str, Any]:
 
 def _refuse_other_weights(folder: Path, model: dict[str, Any]) -> None:
     names = {name for name in FileSystemReader(folder).read_metadata().state_dict_metadata if name.startswith("model.")}
+    if any(map(is_of_adapter, model)):  # earlier releases wrote the weights below an adapter, too
+        names = set(filter(is_of_adapter, names))
     if odd := sorted(names - {f"model.{name}" for name in model}):
         raise ValueError(f"it has {odd[0].removeprefix('model.')}, which the model in model.path has not")
 

@@ -89,6 +89,12 @@ class LoraConfig(Section):
     rank: int = knob(0, "Train a LoRA adapter of this rank instead of the weights; 0 trains the weights.", ge=0)
     alpha: float | None = knob(None, "The adapter is scaled by alpha / rank; empty: twice the rank.", gt=0)
 
+    bits: Literal[16, 8, 4] = knob(
+        16,
+        "Bits that each number of the layers below the adapter takes, in trainer and engine; they are of the type that "
+        "is computed in at 16, and rounded below.",
+    )
+
     @property
     def effective_alpha(self) -> float:
         """Alpha, whether it was set or not; 0 without an adapter."""
@@ -141,7 +147,11 @@ class TrainConfig(Section):
         "In mixtures of experts each token goes through the experts that it went through in the engine, where that "
         "tells; it then tells for every token, a byte for each layer and expert.",
     )
-    recompute: bool = knob(False, "Compute activations again in the backward pass instead of keeping them.")
+    recompute: bool | Literal["all", "offload"] = knob(
+        False,
+        "Compute activations again in the backward pass instead of keeping them; all: those of the attention, too, "
+        "for sequences several times as long; offload: and what comes into each layer waits in the machine's memory.",
+    )
     objective: str = knob(
         DEFAULT_OBJECTIVE,
         "What is learned: decoupled_ppo, ppo, grpo, dr_grpo, dapo, rloo, reinforce_pp, gspo, cispo, distill, or your "
@@ -212,6 +222,11 @@ class TrainConfig(Section):
             raise ValueError(
                 "corrections go by π_proximal / π_behavior, which is 1 where the proximal policy is the behavior's; "
                 "set train.proximal=recompute, or leave them out"
+            )
+        if self.lora.bits < 16 and (not self.lora.rank or self.advantages == "gae"):
+            raise ValueError(
+                f"train.lora.bits={self.lora.bits} rounds weights that do not learn: set train.lora.rank, and leave "
+                "train.advantages=gae, whose critic learns all of them"
             )
         if self.ranks and self.ranks % self.context_parallel:
             fitting = max(self.ranks // self.context_parallel, 1) * self.context_parallel

@@ -19,6 +19,8 @@ from freerun.train.how_sampled import HowSampled
 
 _CHUNK = {"cuda": 2**28, "cpu": 2**22}
 """Logits held at a time."""
+_CHUNK_OF_FROZEN = {"cuda": 2**26, "cpu": 2**22}
+"""The same where the head's weights do not learn: with each chunk their gradient would be read and written."""
 
 
 def logprobs_and_entropy(
@@ -100,7 +102,8 @@ class _Head(torch.autograd.Function):
 
 
 def _chunks(count: int, weight_V: Tensor) -> list[slice]:
-    rows = max(1, _CHUNK[weight_V.device.type] // len(weight_V))
+    chunk = _CHUNK if weight_V.requires_grad else _CHUNK_OF_FROZEN
+    rows = max(1, chunk[weight_V.device.type] // len(weight_V))
     return [slice(start, min(start + rows, count)) for start in range(0, count, rows)]
 
 

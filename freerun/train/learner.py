@@ -19,14 +19,14 @@ from torch import Tensor
 from freerun.core import Batch, Sample, TrainerError, Version
 from freerun.core.reports import StepResult
 from freerun.machine.device import choose_device
-from freerun.models.checkpoint import decoder_to_share, load_decoder, save_tensors
+from freerun.models.checkpoint import Common, decoder_to_share, load_decoder, save_tensors
 from freerun.models.decoder import Decoder
 from freerun.models.shape import Backend
 from freerun.train.advantages import overlong_penalty
 from freerun.train.assemble import assemble
 from freerun.train.average import sequence_weights
 from freerun.train.begun import Begun
-from freerun.train.budget import Passes, micro_batch_budget
+from freerun.train.budget import MOST, Passes, micro_batch_budget
 from freerun.train.causes import Causes
 from freerun.train.config import TrainConfig
 from freerun.train.corrections import Ratios, correct
@@ -42,6 +42,7 @@ from freerun.train.kl import kl_estimate
 from freerun.train.lora import save_adapter
 from freerun.train.losses import find_objective
 from freerun.train.members import Added, Member, by_sample, compared, members_in, returned, trained_in, weights_of
+from freerun.train.needs import PASS_TOKENS
 from freerun.train.objective import Tokens, sequence_sum
 from freerun.train.packing import Advantage, Packed, num_trained, pack, shared_out, untrained, within
 from freerun.train.preferences import Pair, dpo, packed_pairs, pairs_of
@@ -76,9 +77,10 @@ class Learner:
         self._shape = decoder.shape
         self._health, self._causes = Health(), Causes(how, ranks)
         self._how = how
+        most = PASS_TOKENS if config.recompute == "offload" else MOST
         self._passes = Passes(
             config.micro_batch_tokens,
-            lambda: micro_batch_budget(self.policy, self._critic, self._device, ranks),
+            lambda: micro_batch_budget(self.policy, self._critic, self._device, ranks, most),
             alone=ranks.size == 1,
         )
         self._entropy = math.inf
@@ -99,12 +101,17 @@ class Learner:
         ranks: Ranks = ALONE,
         how: HowSampled = ALL,
         backend: Backend = "auto",
+        common: Common | None = None,
     ) -> "Learner":
-        """Each of several ranks reads its share of the weights and no more, where the model's code is ours."""
-        device, rest = config.on(choose_device()).device, (config, temperature, seed, longest, ranks)
+        """Each of several ranks reads its share of the weights and no more, where the model's code is ours. Below an
+        adapter, weights are in the type that is computed in, and may be `common` with other processes."""
+        found, rest = config.on(choose_device()), (config, temperature, seed, longest, ranks)
         if ranks.size > 1:
-            return cls(decoder_to_share(folder, device, backend), *rest, folder, how)
-        return cls(load_decoder(folder, device=device, backend=backend), *rest, how=how)
+            return cls(decoder_to_share(folder, found.device, backend), *rest, folder, how)
+        frozen = found.lora.rank > 0 and found.advantages != "gae"  # a critic learns all of its weights
+        common = common if frozen else None
+        dtype = torch.bfloat16 if frozen and found.low_precision else torch.float32
+        return cls(load_decoder(folder, dtype, found.device, backend, common, found.lora.bits), *rest, how=how)
 
     @property
     def decoder(self) -> Decoder:

@@ -1,8 +1,7 @@
-"""LoRA on the decoder: W·x + (alpha / rank)·B·A·x, and only A and B are trained (Hu et al. 2021).
+"""LoRA in training: an adapter on the decoder (`models/adapter.py`), and only that is trained.
 
-The decoder's fused layers are adapted as they are: q, k and v share one A, and so do gate and up, which makes fewer
-adapter parameters than one A for each. Engines know nothing of it: what is published is `merged`. For everybody else
-`save_adapter` writes an ordinary peft adapter, the shared A repeated and B cut by rows.
+Our own engines compute with the adapter, and are given it alone; `merged` is for all who compute without. For everybody
+else `save_adapter` writes an ordinary peft adapter, the shared A repeated and B cut by rows.
 """
 
 import json
@@ -14,31 +13,14 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from freerun.core import ConfigError
 from freerun.core.files import atomic_folder
+from freerun.models.adapter import adapt, adapted_layers, is_of_adapter, is_scale
 from freerun.models.checkpoint import hugging_face_names, taken_apart
 from freerun.models.decoder import Decoder
+from freerun.models.shape import AdapterShape
 from freerun.train.ranks import full_tensor
-
-
-class AdaptedLinear(nn.Linear):
-    """A linear layer with an adapter beside its weight, which keeps its name and does not learn."""
-
-    def __init__(self, base: nn.Linear, rank: int, alpha: float, dropout: float, lora_a: Tensor) -> None:
-        nn.Module.__init__(self)
-        self.in_features, self.out_features = base.in_features, base.out_features
-        self.weight, self.bias = base.weight, base.bias
-        self.rank, self.alpha, self.dropout = rank, alpha, dropout
-        self.lora_a = nn.Parameter(lora_a)
-        self.lora_b = nn.Parameter(lora_a.new_zeros(base.out_features, rank))
-
-    def forward(self, x: Tensor) -> Tensor:
-        plain = super().forward(x)
-        dropped = F.dropout(x.to(self.lora_a.dtype), self.dropout, self.training)
-        learned = F.linear(F.linear(dropped, self.lora_a), self.lora_b)
-        return (plain + (self.alpha / self.rank) * learned).to(plain.dtype)
 
 
 def attach(
@@ -55,25 +37,20 @@ def attach(
 
     `dtype` is the adapter's own, whatever the base's: bf16 would round the steps of a small learning rate away.
     """
-    adaptable = {name: name.rpartition(".")[2] for name in decoder.adaptable}
-    known = list(dict.fromkeys(adaptable.values()))
+    known = list(dict.fromkeys(name.rpartition(".")[2] for name in decoder.adaptable))
     chosen = known if targets is None else list(targets)
     if not chosen or not set(chosen) <= set(known):
         raise ConfigError(f"LoRA can adapt {', '.join(known)}; it was asked for {', '.join(chosen) or 'nothing'}")
     decoder.requires_grad_(False)
     generator = torch.Generator().manual_seed(seed)  # A is drawn on the CPU, wherever the base lies
-    for name, target in adaptable.items():
-        if target in chosen:
-            base, parent = decoder.get_submodule(name), decoder.get_submodule(name.rpartition(".")[0])
-            assert isinstance(base, nn.Linear)
-            bound = 1 / math.sqrt(base.in_features)  # what a linear layer's weights start with
-            lora_a = torch.empty(rank, base.in_features).uniform_(-bound, bound, generator=generator)
-            device = "cpu" if base.weight.is_meta else base.weight.device  # the adapter has its values from the start
-            setattr(parent, target, AdaptedLinear(base, rank, alpha, dropout, lora_a.to(device, dtype)))
 
+    def drawn(base: nn.Linear) -> Tensor:
+        bound = 1 / math.sqrt(base.in_features)  # what a linear layer's weights start with
+        lora_a = torch.empty(rank, base.in_features).uniform_(-bound, bound, generator=generator)
+        device = "cpu" if base.weight.is_meta else base.weight.device  # the adapter has its values from the start
+        return lora_a.to(device, dtype)
 
-def is_adapted(decoder: Decoder) -> bool:
-    return any(isinstance(module, AdaptedLinear) for module in decoder.modules())
+    adapt(decoder, AdapterShape(rank, alpha), drawn, chosen, dropout)
 
 
 @torch.no_grad()
@@ -84,15 +61,16 @@ def merged(decoder: Decoder) -> Iterator[tuple[str, Tensor]]:
     The sums are new tensors, the rest are the live ones. Adding B·A in place and subtracting it again would drift.
     Where ranks have shares, every one has to ask.
     """
-    adapted = {f"{name}.weight": layer for name, layer in _layers(decoder)}
+    adapted = {f"{name}.weight": layer for name, layer in adapted_layers(decoder)}
     for name, parameter in decoder.named_parameters():
-        if name.endswith((".lora_a", ".lora_b")):
+        if is_of_adapter(name) or is_scale(name):
             continue
         base = full_tensor(parameter.detach())
         if layer := adapted.get(name):
-            precise = torch.promote_types(base.dtype, torch.float32)
+            dtype = decoder.embed.weight.dtype
+            precise = torch.promote_types(dtype, torch.float32)
             a, b = (full_tensor(factor.detach()).to(precise) for factor in (layer.lora_a, layer.lora_b))
-            base = base.to(precise).addmm(b, a, alpha=layer.alpha / layer.rank).to(base.dtype)
+            base = layer.wide_weight(base, precise).addmm(b, a, alpha=layer.alpha / layer.rank).to(dtype)
         yield name, base
 
 
@@ -161,17 +139,13 @@ def _places(name: str) -> list[str]:
 
 def _adapted(decoder: Decoder) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Each adapted layer's name, A and B."""
-    for name, layer in _layers(decoder):
+    for name, layer in adapted_layers(decoder):
         yield name, full_tensor(layer.lora_a.detach()), full_tensor(layer.lora_b.detach())
-
-
-def _layers(decoder: Decoder) -> Iterator[tuple[str, AdaptedLinear]]:
-    return ((name, module) for name, module in decoder.named_modules() if isinstance(module, AdaptedLinear))
 
 
 def _config(decoder: Decoder, base: str) -> dict[str, Any]:
     """What peft, and whoever reads its adapters, asks in `adapter_config.json`."""
-    layers = dict(_layers(decoder))
+    layers = dict(adapted_layers(decoder))
     one = next(iter(layers.values()))
     parts = {place.split(".")[-1] for name in layers for place in _places(name)}
     return {

@@ -3,12 +3,14 @@
 from math import lcm
 
 from freerun.core import ConfigError
-from freerun.models.shape import Shape
+from freerun.models.shape import AdapterShape, Shape
 from freerun.train.config import ResolvedTrainConfig
 
 _SPARE = 2**30
-_LOGITS = 2**28
+_LOGITS, _LOGITS_OF_FROZEN = 2**28, 2**26
 """Held at a time, at most."""
+_PIECE = 2**26
+"""Of the machine's memory, which tensors wait in: `models/aside.py`."""
 PASS_TOKENS = 32_768
 """Tokens in a pass from which on more gain nothing."""
 
@@ -22,25 +24,34 @@ def refuse_uneven_heads(shape: Shape, context: int) -> None:
         )
 
 
-def standing_bytes(shape: Shape, config: ResolvedTrainConfig, publishes: bool, machines: int = 1) -> int:
+def standing_bytes(shape: Shape, config: ResolvedTrainConfig, machines: int = 1, spare: int = _SPARE) -> int:
     """What one rank holds between two passes: weights to compute with and to learn, gradient, moments where they are
-    not offloaded. A rank that `publishes` holds two more versions for the engines. Ranks are on so many machines."""
-    size = _size(config)
+    not offloaded. Below an adapter they are there in the type that is computed in, also for a reference. Ranks are on
+    so many machines; `spare` is what the allocator and the kernels keep."""
+    size, adapter = _size(config), AdapterShape(config.lora.rank, config.lora.effective_alpha, config.lora.bits)
     copy, learned = (2 if size == 2 else 0), 4 + 4 + (0 if config.offload_optimizer else 8)
-    weights = copy + learned if not config.lora.rank else copy + 4  # an adapter is small, but the model is loaded wide
-    weights += copy + learned if config.advantages == "gae" else 0
-    weights += size if config.kl.coef else 0
-    logits = min(_LOGITS, PASS_TOKENS * shape.vocab_size)  # a chunk, its gradient, the matrix product's workspace
-    published = 2 * size * shape.num_parameters if publishes else 0
-    return shape.num_parameters * weights // _sharing(config, machines) + published + 3 * 4 * logits + _SPARE
+    learns = shape.num_parameters
+    weights = 0
+    if config.lora.rank:
+        learns = adapter.num_parameters(shape)
+        alone = config.ranks == 1 and config.advantages != "gae"
+        weights = adapter.base_bytes(shape, size) if alone else (copy + 4) * shape.num_parameters
+    weights += (copy + learned) * learns
+    weights += (copy + learned) * shape.num_parameters if config.advantages == "gae" else 0
+    weights += size * shape.num_parameters if config.kl.coef and not (config.lora.rank and config.ranks == 1) else 0
+    most = _LOGITS_OF_FROZEN if config.lora.rank and config.advantages != "gae" else _LOGITS
+    logits = min(most, PASS_TOKENS * shape.vocab_size)  # a chunk, its gradient, the matrix product's workspace
+    return weights // _sharing(config, machines) + 3 * 4 * logits + adapter.widened_bytes(shape, size) + spare
 
 
 def offloaded_bytes(shape: Shape, config: ResolvedTrainConfig, machines: int = 1) -> int:
-    """What one rank holds in the machine's memory: the optimizer's moments, where they are offloaded."""
+    """What one rank holds in the machine's memory: the optimizer's moments, and what came into layers, in float32,
+    where they are offloaded."""
+    inputs = shape.layers * (4 * shape.hidden * PASS_TOKENS + _PIECE) if config.recompute == "offload" else 0
     if not config.offload_optimizer or config.lora.rank:
-        return 0
+        return inputs
     learning = 2 if config.advantages == "gae" else 1
-    return 8 * learning * shape.num_parameters // _sharing(config, machines)
+    return inputs + 8 * learning * shape.num_parameters // _sharing(config, machines)
 
 
 def _sharing(config: ResolvedTrainConfig, machines: int) -> int:
@@ -57,6 +68,10 @@ def bytes_per_token(shape: Shape, config: ResolvedTrainConfig) -> int:
     at_once = 0.0
     if shape.experts:  # what goes into and comes out of one layer's experts, and the gradients of that
         at_once = 3.0 * shape.experts.per_token * (shape.hidden + shape.experts.ffn)
+    if config.recompute in ("all", "offload"):  # what came into layers; all of one layer with its gradients
+        a_layer = 6 * shape.hidden + 3 * queries + 3 * keys + 3 * shape.token_ffn
+        inputs = 0 if config.recompute == "offload" else 4 * shape.hidden * shape.layers
+        return int((1.1 * inputs + 3 * _size(config) * (a_layer + at_once)) / ranks)
     if config.recompute:
         kept = 1.3 * (4 * shape.hidden + 2 * queries + 2 * keys)
     else:

@@ -237,8 +237,8 @@ def untrained(sample: Sample) -> Sample:
     """The same tokens, none with a loss."""
     marks = np.zeros(len(sample.tokens), np.bool_)
     given = sample.tokens, marks, sample.behavior_logprobs, sample.versions, sample.finish
-    more = {"routes": sample.routes, "teacher_logprobs": sample.teacher_logprobs}
-    return Sample(*given, reward=sample.reward, **more)
+    routes, taught = sample.routes, sample.teacher_logprobs
+    return Sample(*given, reward=sample.reward, routes=routes, teacher_logprobs=taught)
 
 
 def within(order: Sequence[int], lengths: Sequence[int], capacity: int) -> Iterator[list[int]]:

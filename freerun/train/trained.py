@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from freerun.core import TrainerError
+from freerun.models.adapter import is_adapted, is_of_adapter, is_scale
 from freerun.train.config import ResolvedTrainConfig
-from freerun.train.lora import is_adapted, merged
+from freerun.train.lora import merged
 from freerun.train.optimizer import AdamW, OffloadedAdamW
 from freerun.train.ranks import Ranks, full_tensor, own
 from freerun.train.shares import decoder_of, share_out
@@ -98,14 +99,20 @@ class Trained:
             return dict(self._unsharded())
         return {name: tensor.cpu() for name, tensor in self._unsharded() if self._ranks.is_first}
 
-    def part(self) -> Iterator[tuple[str, Tensor]]:
-        """Those of `tensors` that this rank is to publish; all ranks' parts together are all of them.
+    def base(self) -> dict[str, Tensor]:
+        """Below an adapter: the weights, as the module computes with them. They stay where they are."""
+        named = decoder_of(self.module).named_parameters()
+        return {name: parameter.detach() for name, parameter in named if not is_of_adapter(name)}
+
+    def part(self, adapter_alone: bool = False) -> Iterator[tuple[str, Tensor]]:
+        """Those of `tensors`, or of the adapter's own, that this rank is to publish; all ranks' parts together are all
+        of them.
 
         Every rank has to go through its part to the end: with each step all of them gather one tensor, and the one that
         has had the fewest bytes so far keeps it.
         """
         kept_bytes = [0] * self._ranks.size
-        for name, tensor in self._unsharded():
+        for name, tensor in self._adapter() if adapter_alone else self._unsharded():
             keeper = kept_bytes.index(min(kept_bytes))
             kept_bytes[keeper] += tensor.nbytes
             if keeper == self._ranks.rank:
@@ -119,8 +126,13 @@ class Trained:
         else:
             yield from ((name, full_tensor(p.detach().to(self._dtype))) for name, p in decoder.named_parameters())
 
+    def _adapter(self) -> Iterator[tuple[str, Tensor]]:
+        named = decoder_of(self.module).named_parameters()
+        return ((name, full_tensor(p.detach().to(self._dtype))) for name, p in named if is_of_adapter(name))
+
     def state(self) -> dict[str, Any]:
-        """Weights and the optimizer's state by parameter name: live tensors, or this rank's share of them.
+        """Weights and the optimizer's state by parameter name: live tensors, or this rank's share of them. Of weights
+        below an adapter the model's folder has all that there is to know.
 
         An optimizer that has not stepped yet is given an empty state first: load into one, do not save one. It is what
         torch's `get_state_dict` would give, which imports the compiler.
@@ -129,7 +141,11 @@ class Trained:
             self._step_nowhere()
         names: dict[Tensor, str] = {parameter: name for name, parameter in self._owner.named_parameters()}
         moments = {names[parameter]: state for parameter, state in self._optimizer.state.items()}
-        return {"model": self._owner.state_dict(), "optimizer": moments}
+        model = self._owner.state_dict()
+        if is_adapted(decoder_of(self._owner)):
+            frozen = {name for name, p in self._owner.named_parameters(remove_duplicate=False) if not p.requires_grad}
+            model = {name: tensor for name, tensor in model.items() if name not in frozen}
+        return {"model": model, "optimizer": moments}
 
     def _step_nowhere(self) -> None:
         for parameter in self.parameters:
@@ -150,7 +166,8 @@ class Trained:
                 tensor.copy_(state["optimizer"][name][key])
         if self.module is not self._owner:
             for mine, copy in zip(self._owner.parameters(), self.module.parameters(), strict=True):
-                copy.copy_(mine)
+                if copy is not mine:
+                    copy.copy_(mine)
 
 
 class Frozen:
@@ -168,10 +185,15 @@ class Frozen:
 
 
 def copy_in(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """A copy of a module with its parameters in that precision. What it has besides, such as the frequencies of
-    rotations, stays precise."""
-    copy = deepcopy(module)
+    """A copy of a module with its parameters in that precision; those that are, or are of fewer bits, and do not learn,
+    exist once. What it has besides, such as the frequencies of rotations, stays precise."""
+    frozen = ((name, p) for name, p in module.named_parameters() if not p.requires_grad)
+    shared = (p for name, p in frozen if p.dtype == dtype or is_scale(name) or not p.is_floating_point())
+    once: dict[int, Any] = {id(p): p for p in shared}
+    copy = deepcopy(module, once)
     for parameter in copy.parameters():
+        if id(parameter) in once:
+            continue
         parameter.data = parameter.data.to(dtype)
     return copy
 

@@ -25,6 +25,7 @@ import zmq
 
 from freerun.core import Batch, FreerunError, Sample, TrainerError
 from freerun.core.reports import PUBLISH, StepResult, WeightsHandle
+from freerun.models.checkpoint import Common
 from freerun.models.shape import Backend
 from freerun.train.config import TrainConfig
 from freerun.train.divergence import refuse_divergence
@@ -38,6 +39,7 @@ from freerun.weights.base import Publisher, of_parts
 
 if TYPE_CHECKING:
     from freerun.train.checkpoint import CheckpointWriter
+    from freerun.weights.common import Lender
 
 
 _SAVING = "freerun.train.checkpoint"
@@ -62,12 +64,19 @@ class TrainerProcess:
         ranks: Ranks = ALONE,
         how: HowSampled = ALL,
         backend: Backend = "auto",
+        adapter_alone: bool = False,
+        common: Common | None = None,
+        lender: "Lender | None" = None,
     ) -> None:
+        """`adapter_alone` is what it publishes. Weights that do not change are `common`, or lent by this process."""
         torch.manual_seed(seed)
         self._folder = folder
-        self._publisher = publisher
+        self._publisher, self._adapter_alone = publisher, adapter_alone
         self.ranks = ranks
-        self._learner = Learner.from_folder(folder, config, temperature, seed, longest, ranks, how, backend)
+        given = folder, config, temperature, seed, longest, ranks, how, backend, common
+        self._learner = Learner.from_folder(*given)
+        if lender:
+            lender.offer(self._learner.policy.base())
         self._keep = config.keep
         if checkpoint:
             from freerun.train.checkpoint import load_checkpoint  # slow to import
@@ -126,7 +135,7 @@ class TrainerProcess:
 
     def publish(self, _: None) -> WeightsHandle:
         """Every rank publishes the tensors that it keeps, and all of them know where the others' are."""
-        part = self._learner.policy.part()
+        part = self._learner.policy.part(self._adapter_alone)
 
         def published() -> WeightsHandle:
             try:

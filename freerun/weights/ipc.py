@@ -123,7 +123,7 @@ class IpcSubscriber(Subscriber):
     def fetch(self, handle: WeightsHandle) -> dict[str, Tensor]:
         if handle.location not in self._opened:
             gpu, layout, shared = pickle.loads(base64.b64decode(handle.location))
-            self._opened[handle.location] = Flat(layout, _opened(_device_of(gpu), *shared))
+            self._opened[handle.location] = Flat(layout, opened(device_of(gpu), *shared))
             if len(self._opened) > _SETS:  # the trainer was started again: what it had before is let go of
                 del self._opened[next(iter(self._opened))]
         flat = self._opened[handle.location]
@@ -152,12 +152,12 @@ def _check(flat: Flat, handle: WeightsHandle) -> None:
         raise WeightsError(f"version {handle.version} is gone: its place holds version {held}")
 
 
-def _opened(device: int, rebuild: Callable[..., Tensor], arguments: tuple[Any, ...]) -> Tensor:
+def opened(device: int, rebuild: Callable[..., Tensor], arguments: tuple[Any, ...]) -> Tensor:
     """The publisher's memory. Processes number GPUs each in their own way, so its number is replaced by ours."""
     return rebuild(*arguments[:_DEVICE], device, *arguments[_DEVICE + 1 :])
 
 
-def _device_of(gpu: str) -> int:
+def device_of(gpu: str) -> int:
     for device in range(torch.cuda.device_count()):
         if str(torch.cuda.get_device_properties(device).uuid) == gpu:
             return device

@@ -8,6 +8,9 @@ from freerun.core import ConfigError
 from freerun.weights.config import WeightsConfig
 
 Dtype = Literal["float32", "bfloat16"]
+Base = Literal["own", "file", "lent"]
+"""Where a process has the weights that do not change, of which versions are an adapter: in memory of its own, in a file
+that the machine's processes map, or in GPU memory that the trainer lends (`common.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +22,8 @@ class WeightsWay:
     """The engines' own: what is wider is published in it, since they would round it to that anyway."""
     deltas: bool = False
     folder: str = ""
+    adapter: bool = False
+    """Versions are of an adapter alone: engines have its base, and compute with both."""
 
 
 def choose_way(
@@ -28,9 +33,11 @@ def choose_way(
     device: str,
     engine_dtype: Dtype | None = None,
     engines_on_gpus: bool = False,
+    adapter: bool = False,
 ) -> WeightsWay:
     """`ranks` and `engines` are the machines they are on; `device` is the trainer's. Engines that may join later count
-    too. `engines_on_gpus`: whether the processes that fetch have GPUs; those in front of other engines have none."""
+    too. `engines_on_gpus`: whether the processes that fetch have GPUs; those in front of other engines have none.
+    `adapter`: an adapter is all that is trained, and the engines compute with it."""
     one_machine = len({*ranks, *engines}) == 1
     name = config.way
     if name == "auto":
@@ -46,4 +53,4 @@ def choose_way(
         raise ConfigError("weights.way is files: set weights.folder to a folder that trainer and engines share")
     if config.deltas and config.way not in ("auto", "tcp"):
         raise ConfigError(f"weights.deltas works with TCP only, and weights.way is {config.way}: use auto or tcp")
-    return WeightsWay(name, engine_dtype, config.deltas, config.folder or "")
+    return WeightsWay(name, engine_dtype, config.deltas, config.folder or "", adapter)

@@ -161,12 +161,13 @@ def test_what_is_right_for_this_machine_unless_said(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("async", "--model", "7b"), "it is tiny, 4m, 135m, 0.6b, 1.5b"),
+        (("async", "--model", "9b"), "it is tiny, 4m, 135m, 0.6b, 1.5b, 7b, 8b, 32b"),
+        (("async", "--model", "32b"), "--model 32b is too large for a CPU"),
         (("async", "--etas", "0;4"), "whole numbers"),
         (("async", "engine.max_runing=3"), "did you mean engine.max_running?"),
-        (("interrupt", "--model", "7b"), "it is tiny, 4m, 135m, 0.6b, 1.5b"),
-        (("packing", "--model", "7b"), "neither a folder nor one of 4m"),
-        (("mps", "--model", "tiny"), "it is 4m, 135m, 0.6b, 1.5b"),
+        (("interrupt", "--model", "9b"), "it is tiny, 4m, 135m, 0.6b, 1.5b, 7b, 8b, 32b"),
+        (("packing", "--model", "9b"), "neither a folder nor one of 4m"),
+        (("mps", "--model", "tiny"), "it is 4m, 135m, 0.6b, 1.5b, 7b, 8b, 32b"),
     ],
 )
 def test_bad_input_is_one_line_and_code_2(

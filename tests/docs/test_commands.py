@@ -51,6 +51,10 @@ CHECKED = {
 _BENCH = "it takes minutes at its smallest; tests/bench runs it"
 PARSED = {
     "freerun bench async": _BENCH,
+    "freerun bench async --model 32b --lora 32 --etas 2 --steps 3 train.recompute=all": "it needs a GPU",
+    "freerun bench async --model 8b --lora 32 --cap 24 --longest 2048 --etas 2 train.lora.bits=8 train.recompute=all": (
+        "it needs a GPU"
+    ),
     "freerun bench interrupt": _BENCH,
     "freerun bench update": _BENCH,
     "freerun bench mps": _BENCH,

@@ -3,6 +3,7 @@
 import random
 from copy import deepcopy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,10 @@ from freerun.engines.config import EngineConfig
 from freerun.engines.embedded.engine import EmbeddedEngine
 from freerun.engines.embedded.sequence import EndedAnswer
 from freerun.engines.extras import Extras
+from freerun.models.adapter import adapt_to_compute, changing, is_of_adapter
+from freerun.models.checkpoint import load_decoder, save_decoder
 from freerun.models.own import Layer, OwnDecoder, rotate
+from freerun.models.shape import AdapterShape
 from tests.tiny import tiny_decoder
 
 if not torch.cuda.is_available():
@@ -500,3 +504,61 @@ def test_steps_are_short_from_the_news_of_new_weights_to_their_first_tokens() ->
     engine.update_weights(1, {name: tensor.detach().clone() for name, tensor in model.named_parameters()}, "keep")
     assert [sampled() for _ in range(2)] == [2, 0], "at once; then one is under way again"
     assert any(sampled() > 4 for _ in range(100))
+
+
+def with_adapter(model: OwnDecoder, seed: int) -> OwnDecoder:
+    """The model with an adapter that matters; at seed 0 with one that is zero, as an engine begins."""
+    if not any(is_of_adapter(name) for name, _ in model.named_parameters()):
+        adapt_to_compute(model, AdapterShape(8, 16.0))
+    generator = torch.Generator("cuda").manual_seed(seed)
+    for name, parameter in model.named_parameters() if seed else ():
+        if is_of_adapter(name):
+            parameter.data.normal_(std=0.1, generator=generator)
+    return model
+
+
+def test_adapters_swapped_mid_answer_many_times() -> None:
+    """Graphs that were captured with one adapter compute with the next."""
+    from tests.engines.test_embedded import recomputed
+
+    versions = [with_adapter(decoder(1, torch.float32), seed) for seed in range(5)]
+    config = EngineConfig(cache_tokens=16_384, max_running=24)
+    base = with_adapter(decoder(1, torch.float32), 0)
+    engine = EmbeddedEngine(base, config.on("cuda", burst=4, step_tokens=100, block_tokens=16))
+    dice = random.Random(0)
+    prompts = {str(i): [dice.randrange(2, 512) for _ in range(dice.randrange(1, 150))] for i in range(8)}
+    for id, prompt in prompts.items():
+        engine.submit(id, prompt, Sampling(max_new_tokens=200, seed=int(id), ignore_eos=True), 3)
+    done, steps = {}, 0
+    while engine.has_work:
+        for id, completion in engine.step():
+            done[id, completion.index] = completion
+        steps += 1
+        if steps % 12 == 0 and engine.version < 4:
+            engine.update_weights(engine.version + 1, changing(versions[engine.version + 1]))
+    assert engine.version == 4
+    plain = [version.cpu() for version in versions]
+    for (id, _), completion in done.items():
+        for version in set(completion.versions):
+            at = [i for i, v in enumerate(completion.versions) if v == version]
+            expected = recomputed(plain[version], prompts[id], completion.tokens)[at]
+            assert (torch.tensor(completion.logprobs)[at] - expected).abs().max() < 2e-3
+
+
+@pytest.mark.parametrize("bits", [16, 8, 4])
+def test_an_adapter_over_few_bits_is_what_it_is_on_a_cpu(tmp_path: Path, bits: int) -> None:
+    from tests.engines.test_embedded import recomputed
+
+    save_decoder(tiny_decoder(1, **SHAPE), tmp_path / "model")
+    models = [load_decoder(tmp_path / "model", device=device, bits=bits) for device in ("cuda", "cpu")]
+    for model in models:
+        adapt_to_compute(model, AdapterShape(8, 16.0))
+        generator = torch.Generator().manual_seed(3)
+        for parameter in changing(model).values():
+            parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * 0.1)
+    config = EngineConfig(cache_tokens=8_192, dtype="float32")
+    engine = EmbeddedEngine(models[0], config.on("cuda", burst=4, block_tokens=16))
+    engine.submit("a", [5, 6, 7], Sampling(max_new_tokens=60, seed=1, ignore_eos=True), 4)
+    for answer in run(engine).values():
+        expected = recomputed(models[1], [5, 6, 7], answer.tokens)
+        assert (torch.tensor(answer.logprobs) - expected).abs().max() < 2e-3

@@ -35,7 +35,7 @@ def test_a_cpu_has_a_plain_default() -> None:
 def test_a_gpu_gives_its_share_less_weights_and_work(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = tokens(monkeypatch, free=76, total=80, ours=3)
     shape = OnAGpu().shape
-    work = memory.working_bytes(shape, 2, EngineConfig().on("cuda"))
+    work = memory.working_bytes(shape, 2, EngineConfig().on("cuda"), 2 * shape.num_parameters)
     assert alone == (int(0.9 * 80 * GB) - 3 * GB - work) // memory.bytes_per_token(shape, 2)
     assert tokens(monkeypatch, free=76, total=80, ours=3, memory_share=0.45) < 0.5 * alone
     beside_others = tokens(monkeypatch, free=20, total=80, ours=3)

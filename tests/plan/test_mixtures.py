@@ -14,11 +14,11 @@ DENSE, _ = shape_to_plan_by("Qwen/Qwen3-32B")
 
 def test_all_experts_are_held_and_a_few_compute() -> None:
     train = TrainConfig().on("cuda", ranks=1)
-    weights = needs.standing_bytes(SHAPE, train, publishes=False)
+    weights = needs.standing_bytes(SHAPE, train)
     assert weights / SHAPE.num_parameters == pytest.approx(18, rel=0.05)
     assert SHAPE.active_parameters < SHAPE.num_parameters / 8
     engine = EngineConfig(max_running=64).on("cuda")
-    assert memory.working_bytes(SHAPE, 2, engine) > 2 * SHAPE.num_parameters
+    assert memory.working_bytes(SHAPE, 2, engine, 2 * SHAPE.num_parameters) > 2 * SHAPE.num_parameters
 
 
 def test_activations_are_those_of_a_tokens_experts() -> None:

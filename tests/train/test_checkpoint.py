@@ -2,17 +2,19 @@
 
 import random
 import shutil
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict import get_state_dict
 
 from freerun.core import TrainerError
 from freerun.train.checkpoint import CheckpointWriter, NotWritten, load_checkpoint
 from freerun.train.checkpoint_folder import CONTROL, CheckpointFolder
-from freerun.train.config import EntropyConfig, TrainConfig
+from freerun.train.config import EntropyConfig, LoraConfig, TrainConfig
 from freerun.train.drift import Reference
 from freerun.train.learner import Learner
 from tests.tiny import tiny_decoder
@@ -101,6 +103,24 @@ def test_the_state_is_what_torch_would_save(changes: dict[str, Any], steps: int)
     for name, moments in theirs["optimizer"].items():
         assert ours["optimizer"][name].keys() == moments.keys()
         assert all(torch.equal(ours["optimizer"][name][key], moment) for key, moment in moments.items())
+
+
+@pytest.mark.parametrize("earlier_release", [False, True])
+def test_below_an_adapter_nothing_is_saved_and_what_was_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, earlier_release: bool
+) -> None:
+    config = CONFIG.model_copy(update={"lora": LoraConfig(rank=2)})
+    whole, again = learner(config=config), learner(config=config)
+    learn(whole, range(2))
+    with monkeypatch.context() as before:
+        if earlier_release:  # which wrote all weights
+            before.setattr(import_module("freerun.train.trained"), "is_adapted", lambda _: False)
+        checkpoint = save(whole, tmp_path)
+    names = FileSystemReader(checkpoint).read_metadata().state_dict_metadata
+    assert any(name.endswith("down.weight") for name in names) == earlier_release
+    load_checkpoint(checkpoint, again)
+    assert_equal(again, whole)
+    assert learn(again, range(2, 4)) == learn(whole, range(2, 4))
 
 
 def test_the_state_is_copied_before_training_goes_on(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 from freerun.core import Batch, FinishReason, Group, Sample, Task
 from freerun.machine.device import Device
 from freerun.models.attention import LONG, GpuPackedAttention, PackedAttention
-from freerun.models.decoder import Decoder
+from freerun.models.decoder import Decoder, Recompute
 from freerun.train import budget
 from freerun.train.config import TrainConfig
 from freerun.train.learner import Learner
@@ -66,7 +66,8 @@ def test_bf16_over_float32_weights_with_and_without_what_makes_it_faster() -> No
     assert metrics["loss"] == pytest.approx(exact["loss"], abs=0.01)
     assert metrics["entropy"] == pytest.approx(exact["entropy"], rel=0.01)
     assert off(plain, theirs) < 0.35, "Adam makes signs of small gradients, and bf16 turns some of them"
-    for compiled, recompute in ((True, False), (False, True), (True, True)):
+    again: list[tuple[bool, Recompute]] = [(True, False), (False, True), (True, True), (True, "all"), (True, "offload")]
+    for compiled, recompute in again:
         other, report = trained(compile=compiled, recompute=recompute)
         assert report["loss"] == pytest.approx(metrics["loss"], abs=5e-3)
         assert report["grad_norm"] == pytest.approx(metrics["grad_norm"], rel=0.03)

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from freerun.core import ConfigError
 from freerun.models.attention import PackedAttention
 from freerun.models.checkpoint import load_decoder
-from freerun.models.decoder import Decoder
+from freerun.models.decoder import Decoder, Recompute
 from freerun.models.own import OwnDecoder
 from freerun.train.lora import adapter_state, attach, load_adapter, merged, save_adapter
 from tests.models.test_agreement import logits, random_model
@@ -185,6 +185,29 @@ def test_gradients_under_checkpointing_and_compilation() -> None:
     for name, gradient in expected.items():
         torch.testing.assert_close(checkpointed[name], gradient)
         torch.testing.assert_close(compiled[name], gradient)
+
+
+@pytest.mark.parametrize("recompute", [True, "all", "offload"])
+def test_what_is_computed_again_is_the_same_and_less_is_kept(recompute: Recompute) -> None:
+    plain, other = tiny_decoder(), tiny_decoder()
+    kept = []
+    for decoder in (plain, other):
+        attach(decoder, rank=3, alpha=6.0)
+        train(decoder, steps=1)
+    other.arrange(compiled=False, recompute=recompute)
+    for decoder in (plain, other):
+        sizes: list[int] = []
+
+        def keep(x: Tensor, sizes: list[int] = sizes) -> Tensor:
+            sizes.append(x.numel())
+            return x
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+            loss_of(decoder)
+        kept.append(sum(sizes))
+    assert kept[1] < kept[0] * (0.8 if recompute is True else 0.5)
+    for name, gradient in gradients(plain).items():
+        torch.testing.assert_close(gradients(other)[name], gradient)
 
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

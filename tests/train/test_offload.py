@@ -66,7 +66,7 @@ def test_the_plan_counts_moments_where_they_are() -> None:
     """A weight takes 2 + 4 + 4 + 8 bytes to learn; the moments are the last 8."""
     usual, offloaded = on_gpu(ranks=4), on_gpu(ranks=4, offload_optimizer=True)
     moments = 8 * SHAPE.num_parameters // 4
-    spared = standing_bytes(SHAPE, usual, publishes=False) - standing_bytes(SHAPE, offloaded, publishes=False)
+    spared = standing_bytes(SHAPE, usual) - standing_bytes(SHAPE, offloaded)
     assert spared == pytest.approx(moments, abs=8)
     assert offloaded_bytes(SHAPE, offloaded) == moments
     assert offloaded_bytes(SHAPE, usual) == 0
@@ -74,7 +74,7 @@ def test_the_plan_counts_moments_where_they_are() -> None:
 
 def test_the_plan_counts_copies_and_parts() -> None:
     everywhere, copies = on_gpu(ranks=4), on_gpu(ranks=4, shard="machine")
-    more = standing_bytes(SHAPE, copies, False, machines=2) - standing_bytes(SHAPE, everywhere, False, machines=2)
+    more = standing_bytes(SHAPE, copies, machines=2) - standing_bytes(SHAPE, everywhere, machines=2)
     assert more == pytest.approx(18 * SHAPE.num_parameters / 4, abs=8)
     whole, halves = bytes_per_token(SHAPE, on_gpu(ranks=4)), bytes_per_token(SHAPE, on_gpu(ranks=4, context_parallel=2))
     quarters = bytes_per_token(SHAPE, on_gpu(ranks=4, context_parallel=4))

@@ -35,6 +35,7 @@ from freerun.engines.embedded.scheduler import Scheduler, Step
 from freerun.engines.embedded.sequence import EndedAnswer, Request, Sequence
 from freerun.engines.embedded.shaping import check_extras
 from freerun.engines.embedded.speculation import Speculation
+from freerun.models.adapter import changing
 from freerun.models.decoder import Decoder
 from freerun.models.own import OwnDecoder
 
@@ -70,13 +71,14 @@ class EmbeddedEngine:
         """On the device the decoder is on, which decides what is empty in `config`. `guesses`: whether to guess how
         answers go on, where that pays."""
         self._decoder = decoder.eval().requires_grad_(False)
-        self._parameters = dict(self._decoder.named_parameters())
+        self._parameters = changing(self._decoder)
         on_gpu = decoder.embed.weight.is_cuda
         config = self._config = config.on("cuda" if on_gpu else "cpu")
         self._detokenise = detokenise
         self.on_update: OnUpdate = config.on_update
         size = config.block_tokens
-        self._blocks = Blocks(max(cache_tokens(decoder, config) // size, 1), size)
+        version_bytes = sum(parameter.nbytes for parameter in self._parameters.values())
+        self._blocks = Blocks(max(cache_tokens(decoder, config, version_bytes) // size, 1), size)
         self._drafts = Drafts()
         self._runner = self._runner_for(decoder, on_gpu)
         runner = self._runner
@@ -396,7 +398,8 @@ class EmbeddedEngine:
     def update_weights(
         self, version: Version, tensors: Mapping[str, Tensor], on_update: OnUpdate | None = None
     ) -> UpdateReport:
-        """Swap the weights in place, now. Everything sampled from now on is of that version.
+        """Swap the weights in place, now; of an adapted decoder, the adapter. Everything sampled from now on is of that
+        version.
 
         `on_update` instead of the configured one; to let answers finish, `hold` and do this when none is left.
         """

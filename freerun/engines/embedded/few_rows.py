@@ -13,6 +13,7 @@ from triton import next_power_of_2
 
 from freerun.engines.embedded import product_kernels as kernels
 from freerun.engines.embedded.fused import DeviceAttention, add_norm, precision
+from freerun.models.adapter import is_adapted
 from freerun.models.own import Layer, OwnDecoder
 
 MOST_TOKENS = 16
@@ -32,8 +33,8 @@ class Pays(Enum):
 
 
 def pays(decoder: OwnDecoder) -> Pays:
-    if decoder.shape.experts:
-        return Pays.NOT  # these kernels know one network for all tokens
+    if decoder.shape.experts or is_adapted(decoder):
+        return Pays.NOT  # these kernels know one network for all tokens, and a layer's weights alone
     (layer, *_) = decoder.layers
     size = sum(parameter.nbytes for parameter in layer.parameters())
     return Pays.OVERLAPPING if size <= _NARROWEST else Pays.IN_TURN if size <= _NARROW else Pays.NOT

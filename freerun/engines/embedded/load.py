@@ -6,11 +6,25 @@ import torch
 
 from freerun.engines.config import EngineConfig
 from freerun.machine.device import choose_device
-from freerun.models.checkpoint import load_decoder
+from freerun.models.adapter import adapt_to_compute
+from freerun.models.checkpoint import Common, load_decoder
 from freerun.models.decoder import Decoder
-from freerun.models.shape import Backend
+from freerun.models.shape import AdapterShape, Backend
 
 
-def load_for_engine(folder: Path, config: EngineConfig, backend: Backend = "auto") -> Decoder:
+def load_for_engine(
+    folder: Path,
+    config: EngineConfig,
+    backend: Backend = "auto",
+    adapter: AdapterShape | None = None,
+    common: Common | None = None,
+) -> Decoder:
+    """With an `adapter`, every new version is one, and changes the weights in no way: they may be `common` with other
+    processes. It computes nothing until the first comes."""
     config = config.on(choose_device())
-    return load_decoder(folder, getattr(torch, config.dtype), config.device, backend)
+    decoder = load_decoder(
+        folder, getattr(torch, config.dtype), config.device, backend, common, adapter.bits if adapter else 16
+    )
+    if adapter:
+        adapt_to_compute(decoder, adapter)
+    return decoder

@@ -9,8 +9,6 @@ from freerun.models.shape import Shape
 if TYPE_CHECKING:
     from freerun.models.decoder import Decoder
 
-_SPARE = 2**30
-"""What the allocator and the kernels keep for themselves."""
 _GUESSED = 16
 """Most tokens of an answer in a burst with guesses: `guess_bursts.py`."""
 
@@ -36,28 +34,31 @@ def longest_in(cache_tokens: int, block_tokens: int, burst: int) -> int:
     return max((cache_tokens // block_tokens - 1) * block_tokens - reach(burst), 0)
 
 
-def working_bytes(shape: Shape, size: int, config: ResolvedEngineConfig) -> int:
-    """Beside weights and cache: the next version while it is fetched, the widest activations of a step, and the logits
-    of all rows, twice."""
+def working_bytes(shape: Shape, size: int, config: ResolvedEngineConfig, version_bytes: int) -> int:
+    """Beside weights and cache: the next version, of so many bytes, while it is fetched, where that takes a copy; the
+    widest activations of a step; and the logits of all rows, twice."""
     width = 3 * shape.token_ffn + 4 * shape.hidden + 2 * (shape.heads + 2 * shape.kv_heads) * shape.head_dim
     if shape.experts:
         width += 3 * shape.experts.per_token * shape.hidden  # what goes into its experts, and comes out in float32
     logits = 2 * config.max_running * shape.vocab_size * 4
-    return shape.num_parameters * size + config.step_tokens * width * size + logits + _SPARE
+    fetched = 0 if config.fetched_in_place else version_bytes
+    return fetched + config.step_tokens * width * size + logits + config.spare_bytes
 
 
-def cache_tokens(decoder: "Decoder", config: ResolvedEngineConfig) -> int:
+def cache_tokens(decoder: "Decoder", config: ResolvedEngineConfig, version_bytes: int | None = None) -> int:
     """What was asked for, if it fits; else, on a GPU, what its share of the memory leaves beside weights and work. Only
-    now can that be known: others may have taken memory since the run was planned."""
+    now can that be known: others may have taken memory since the run was planned. `version_bytes`: of the next version,
+    where that is less than all weights."""
     if config.device == "cpu":
         assert config.cache_tokens is not None
         return config.cache_tokens
     from torch import cuda
 
     shape, size = decoder.shape, decoder.embed.weight.element_size()
+    version_bytes = shape.num_parameters * size if version_bytes is None else version_bytes
     free, total = cuda.mem_get_info()
     ours = cuda.memory_reserved()  # the weights; what others hold is not in our share, but not free either
-    budget = min(int(total * config.memory_share) - ours, free) - working_bytes(shape, size, config)
+    budget = min(int(total * config.memory_share) - ours, free) - working_bytes(shape, size, config, version_bytes)
     most = budget // bytes_per_token(shape, size)
     wanted = config.cache_tokens or most
     if wanted > most or most < config.max_running:

@@ -24,7 +24,8 @@ from freerun.engines.server.app import app_of as server_app
 from freerun.engines.server.app import server_config
 from freerun.engines.server.routes import control_routes, token_routes
 from freerun.machine.machines import LOOPBACK
-from freerun.models.shape import Backend
+from freerun.models.checkpoint import Common
+from freerun.models.shape import AdapterShape, Backend
 from freerun.models.tokenizer import has_tokenizer
 from freerun.weights.base import Subscriber
 
@@ -58,17 +59,20 @@ async def serve(
     where: Where | None = None,
     api_key: str | None = None,
     backend: Backend = "auto",
+    adapter: AdapterShape | None = None,
+    common: Common | None = None,
 ) -> None:
     """Load the model, serve it, and say where once it answers.
 
     Without `where`, on a free port of `host`, for a run: there, answers cut short by the end of the process must fail,
     not look like the policy's own. With it, for people. `api_key` is asked of every client. Without one, nobody beyond
-    this machine can reach what changes the engine: its weights, and whether it goes on.
+    this machine can reach what changes the engine: its weights, and whether it goes on. `adapter` and `common`: see
+    `load_for_engine`.
     """
     with listen(where or Where(host)) as listening:
         changed_by = subscriber if api_key or is_loopback(listening) else None
         tokenizer = Tokenizer(folder)
-        loading = asyncio.to_thread(_engine, folder, config, backend)
+        loading = asyncio.to_thread(_engine, folder, config, backend, adapter, common)
         if where:  # a run may never need a tokenizer; people need it at once, and it takes as long as the model
             engine, _ = await asyncio.gather(loading, asyncio.to_thread(tokenizer.load))
         else:
@@ -104,8 +108,11 @@ def app_of(service: Service, subscriber: Subscriber | None, api_key: str | None)
     return server_app([*routes, *description_routes(routes)], api_key)
 
 
-def _engine(folder: Path, config: EngineConfig, backend: Backend = "auto") -> ServedEngine:
-    engine = ServedEngine(load_for_engine(folder, config, backend), config, _detokeniser(folder))
+def _engine(
+    folder: Path, config: EngineConfig, backend: Backend, adapter: AdapterShape | None, common: Common | None
+) -> ServedEngine:
+    decoder = load_for_engine(folder, config, backend, adapter, common)
+    engine = ServedEngine(decoder, config, _detokeniser(folder))
     engine.warm_up()
     return engine
 
