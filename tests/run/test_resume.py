@@ -91,8 +91,7 @@ def test_a_killed_run_goes_on_to_the_same_weights_bit_for_bit(tmp_path: Path) ->
     assert done >= saved
     folder = RunFolder(tmp_path / "runs" / "killed")
     (folder.checkpoints / "step-1000.unfinished").mkdir()
-    resume_it = [*FREERUN, "resume", str(folder.path), f"control.steps={saved + 3}"]
-    said = subprocess.run(resume_it, capture_output=True, text=True, check=True).stdout
+    said = freerun("resume", folder.path, f"control.steps={saved + 3}").stdout
     assert f"goesonfrom{folder.checkpoints / f'step-{saved}'}" in "".join(said.split())
     assert f"done: {saved + 3} steps" in said
 
