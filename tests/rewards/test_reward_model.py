@@ -3,7 +3,6 @@ own, which is started again; and what is no reward model."""
 
 import asyncio
 import json
-import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from freerun.core import ConfigError, DataError, Task
-from freerun.machine.descendants import descendants
+from freerun.machine.processes import Child, ChildProcess, Processes
 from freerun.models.classifier import Classifier
 from freerun.models.tiny import make_model
 from freerun.rewards.base import JudgedSample, JudgeReason
@@ -77,17 +76,25 @@ async def test_it_judges_in_a_process_of_its_own_with_weight_and_other_judges(ta
         assert (await judge.judge(TASK, "a")).reward == pytest.approx(2.1, abs=0.2), "and goes on"
 
 
-async def test_one_that_is_killed_is_started_again_and_no_judgement_is_lost(taught: Path) -> None:
+async def test_one_that_is_killed_is_started_again_and_no_judgement_is_lost(
+    taught: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[Child] = []
+    begin = Processes.begin
+
+    async def noted(processes: Processes, *given: Any, **more: Any) -> Child:
+        begun.append(await begin(processes, *given, **more))
+        return begun[-1]
+
+    monkeypatch.setattr(Processes, "begin", noted)
     async with judging_alone(RewardConfig(judge={"name": "reward_model", "path": str(taught)})) as judge:
         assert (await judge.judge(TASK, "b")).reward == pytest.approx(0, abs=0.2)
-        (process,) = [pid for pid in descendants(os.getpid()) if str(taught) in _command(pid)]
-        os.kill(process, signal.SIGKILL)
+        (child,) = begun
+        assert isinstance(child, ChildProcess)
+        child._signal(signal.SIGKILL)
         verdicts = await asyncio.wait_for(judge.judge_all(TASK, list("abc")), 60)
         assert [round(verdict.reward or 0) for verdict in verdicts] == [1, 0, 0]
-
-
-def _command(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    assert len(begun) == 2
 
 
 def refusal(judge: dict[str, Any]) -> str:

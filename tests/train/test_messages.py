@@ -130,7 +130,7 @@ def test_lengths_that_do_not_fit_are_refused() -> None:
     sample = Sample([5, 6, 7], [True] * 3, [-1.0] * 3, [0, 0, 1], FinishReason.STOP, reward=1.0)
     _, header, buffer = (memoryview(part) for part in samples_message([sample]))
     assert_same(samples_of(header, buffer)[0], sample)
-    with pytest.raises(TrainerError, match="3 tokens came in 26 bytes: there must be 9 for each"):
+    with pytest.raises(TrainerError, match="3 tokens came in 26 bytes: there must be nine for each"):
         samples_of(header, buffer[:-1])
     sample.returns = ((1.0, 2), (0.5, 2))
     _, header, buffer = (memoryview(part) for part in samples_message([sample]))

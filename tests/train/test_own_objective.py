@@ -160,5 +160,7 @@ def test_the_page_s_options_are_read(tmp_path: Path) -> None:
         TrainConfig.model_validate(example["train"])
     for name, kind in CORRECTIONS.items():
         options = {key: field.default for key, field in kind.model_fields.items() if key != "name"}
-        told = ", ".join(f"`{key}` {default:g}" for key, default in options.items())
+        told = ", ".join(
+            f"`{key}` {default if isinstance(default, str) else f'{default:g}'}" for key, default in options.items()
+        )
         assert re.search(rf"\| `{name}` \|.*\| {re.escape(told)} \|", PAGE), name
