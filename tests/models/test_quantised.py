@@ -128,3 +128,20 @@ def test_what_it_cannot_be_used_with_is_said(tmp_path: Path) -> None:
         TrainConfig.model_validate({"lora": {"bits": 8}})
     with pytest.raises(ConfigError, match=r"train\.lora\.bits=8 works with Freerun's own code"):
         load_decoder(folder(tmp_path), backend="transformers", bits=8)
+
+
+@pytest.mark.parametrize("recompute", [True, "all"])
+def test_a_mixture_of_experts_keeps_routers_and_experts_as_they_are(tmp_path: Path, recompute: Any) -> None:
+    mixture = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "norm_topk_prob": True}
+    model = folder(tmp_path, model_type="qwen3_moe", hidden_size=64, head_dim=16, **mixture)
+    decoder = load_decoder(model, torch.bfloat16, bits=8)
+    assert {name.rpartition(".")[2] for name in decoder.adaptable} == {"qkv", "out"}
+    matrices = sum(parameter.nbytes for parameter in decoder.parameters() if parameter.dim() > 1)
+    adapter = AdapterShape(3, 6.0, 8)
+    assert matrices == adapter.base_bytes(decoder.shape, 2)
+    learner = Learner.from_folder(
+        model, TrainConfig.model_validate({"lora": {"rank": 3, "bits": 8}, "recompute": recompute})
+    )
+    learner.step(random_batch(0, 0))
+    numbers = sum(tensor.numel() for _, tensor in learner.policy.part(adapter_alone=True))
+    assert numbers == adapter.num_parameters(decoder.shape)

@@ -109,7 +109,11 @@ def app_of(service: Service, subscriber: Subscriber | None, api_key: str | None)
 
 
 def _engine(
-    folder: Path, config: EngineConfig, backend: Backend, adapter: AdapterShape | None, common: Common | None
+    folder: Path,
+    config: EngineConfig,
+    backend: Backend = "auto",
+    adapter: AdapterShape | None = None,
+    common: Common | None = None,
 ) -> ServedEngine:
     decoder = load_for_engine(folder, config, backend, adapter, common)
     engine = ServedEngine(decoder, config, _detokeniser(folder))
