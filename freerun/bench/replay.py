@@ -102,7 +102,7 @@ def _engine(decoder: Decoder, work: Work) -> InProcessEngine:
     copy = copy_in(decoder, torch.bfloat16)
     assert isinstance(copy, Decoder)
     answers = work.groups * work.group_size
-    tokens = None if copy.embed.weight.is_cuda else answers * (work.prompt + work.answer + 128)
+    tokens = answers * (work.prompt + work.answer + 128)  # on a GPU, too: the learner's memory is beside it
     return InProcessEngine(copy, EngineConfig(max_running=answers, cache_tokens=tokens, dtype="bfloat16"))
 
 

@@ -91,7 +91,7 @@ def _write(path: Path, places: Mapping[str, range], size: int, read: Read) -> No
         os.posix_fallocate(file, 0, size)
         with mmap.mmap(file, size) as memory:
             for name, place in places.items():
-                content = read(name).detach().contiguous().view(-1).view(torch.uint8)
+                content = read(name).detach().cpu().contiguous().view(-1).view(torch.uint8)
                 memory[place.start : place.stop] = content.numpy().data
     finally:
         os.close(file)
