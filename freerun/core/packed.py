@@ -71,7 +71,7 @@ def unpacked(header: Buffer, buffer: Buffer) -> list[Sample]:
     total = sum(head.lengths)
     widths = head.widths or [0] * len(head.lengths)
     more = [length * width for length, width in zip(head.lengths, widths, strict=True)]
-    taught_at, each = 9 * total + sum(more), 13 if head.taught else 9
+    taught_at, each = 9 * total + sum(more), "thirteen" if head.taught else "nine"
     if len(buffer) != taught_at + (4 * total if head.taught else 0):
         raise ValueError(
             f"{total} tokens came in {len(buffer)} bytes: there must be {each} for each, and {sum(more)} of experts"

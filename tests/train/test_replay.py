@@ -159,7 +159,7 @@ def test_samples_carry_their_experts_as_bytes() -> None:
     for mine, theirs in zip(samples, unpacked(header, buffer), strict=True):
         assert np.array_equal(mine.tokens, theirs.tokens)
         assert mine.routes is theirs.routes is None or np.array_equal(mine.routes, theirs.routes)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="9 for each, and"):
+    with pytest.raises(ValueError, match="nine for each, and"):
         unpacked(header, buffer[:-1])
     micro = pack(samples)
     assert micro.routes_T is not None
