@@ -126,8 +126,9 @@ def learned(micros: list[list[Sample]], factors: dict[int, Tensor]) -> tuple[Ten
     MODEL.zero_grad()
     total = torch.zeros((), dtype=torch.float64)
     for samples in micros:
-        logprobs_A, entropy_A, _ = MODEL(pack(samples))
-        total = total + (torch.cat([factors[id(s)] for s in samples]) * (logprobs_A + 0.1 * entropy_A)).sum()
+        scores = MODEL(pack(samples))
+        wanted_A = scores.logprobs_A + 0.1 * scores.entropy_A
+        total = total + (torch.cat([factors[id(s)] for s in samples]) * wanted_A).sum()
     torch.autograd.backward(total)
     gradients = [p.grad.flatten() for p in MODEL.parameters() if p.grad is not None]
     return total.detach(), torch.cat(gradients).clone()
