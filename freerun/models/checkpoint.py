@@ -20,8 +20,9 @@ from torch import Tensor
 from freerun.core import ConfigError
 from freerun.core.files import atomic_folder
 from freerun.models.decoder import Decoder
-from freerun.models.own import OwnDecoder, inverse_frequencies
+from freerun.models.own import OwnDecoder
 from freerun.models.quantised import quantise_layers, quantised
+from freerun.models.rope import inverse_frequencies
 from freerun.models.shape import Backend, Shape, read_shape
 from freerun.models.unwritten import MARK, is_unwritten, made_up
 from freerun.models.weight_files import EXPERT_NAMES, INDEX, KNOWN_TYPES, SINGLE, read_index

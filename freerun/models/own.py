@@ -23,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from freerun.models.aside import waiting_aside
 from freerun.models.decoder import Attend, Choose, Decoder, Recompute, likeliest
 from freerun.models.experts import ExpertMatrices, router_scores, through_experts, weights_of
+from freerun.models.rope import inverse_frequencies, strength
 from freerun.models.shape import Experts, Shape
 
 Rotary = tuple[Tensor, Tensor]
@@ -51,6 +52,7 @@ class OwnDecoder(Decoder):
         if shape.tied:
             self.head.weight = self.embed.weight
         self.register_buffer("inv_freq", inverse_frequencies(shape), persistent=False)
+        self._strength = strength(shape)
 
     def forward(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend, choose: Choose = likeliest) -> Tensor:
         embedded = self.embed(tokens_T)
@@ -90,7 +92,7 @@ class OwnDecoder(Decoder):
     def _rotary(self, positions_T: Tensor) -> Rotary:
         angles = positions_T[:, None].float() * self.inv_freq
         angles = torch.cat((angles, angles), dim=-1)[:, None, :]
-        return angles.cos(), angles.sin()
+        return angles.cos() * self._strength, angles.sin() * self._strength
 
 
 class Layer(nn.Module):
@@ -212,33 +214,6 @@ def rotate(x: Tensor, rotary: Rotary) -> Tensor:
     cos, sin = rotary
     first, second = x.chunk(2, dim=-1)
     return (x * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
-
-
-def inverse_frequencies(shape: Shape) -> Tensor:
-    exponents = torch.arange(0, shape.head_dim, 2, dtype=torch.float32, device="cpu") / shape.head_dim
-    frequencies: Tensor = 1.0 / shape.rope_theta**exponents
-    scaling = shape.rope_scaling
-    if not scaling:
-        return frequencies
-    if scaling.get("rope_type", scaling.get("type")) == "linear":
-        return frequencies / float(scaling["factor"])
-    return _llama3(frequencies, **{key: float(scaling[key]) for key in _LLAMA3})
-
-
-_LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-
-
-def _llama3(
-    frequencies: Tensor,
-    factor: float,
-    low_freq_factor: float,
-    high_freq_factor: float,
-    original_max_position_embeddings: float,
-) -> Tensor:
-    """Llama 3.1: long wavelengths are stretched by `factor`, short ones kept, those between blended."""
-    turns = original_max_position_embeddings * frequencies / (2 * math.pi)
-    blend = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0)
-    return blend * frequencies + (1 - blend) * frequencies / factor
 
 
 def random_decoder(shape: Shape, device: str, dtype: torch.dtype) -> OwnDecoder:

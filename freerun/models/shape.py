@@ -216,8 +216,8 @@ def _what_own_code_lacks(raw: dict[str, Any]) -> str | None:
         return "sliding_window"
     if family == "olmoe" and raw.get("clip_qkv"):
         return "clip_qkv"
-    kind = _rope_type(_rope(raw))
-    return None if kind in ("default", "linear", "llama3") else f"rope scaling {kind!r}"
+    kind = rope_type(_rope(raw))
+    return None if kind in ("default", "linear", "llama3", "yarn") else f"rope scaling {kind!r}"
 
 
 def _rope(raw: dict[str, Any]) -> dict[str, Any]:
@@ -253,7 +253,7 @@ def _own_shape(raw: dict[str, Any], ends: tuple[int, ...]) -> Shape:
         ffn=_size(raw, "intermediate_size"),
         tied=bool(raw.get("tie_word_embeddings", False)),
         rope_theta=_number(theta, "rope_theta"),
-        rope_scaling={} if _rope_type(rope) == "default" else rope,
+        rope_scaling={} if rope_type(rope) == "default" else rope,
         norm_eps=_number(raw.get("rms_norm_eps", _NORM_EPS.get(family, 1e-6)), "rms_norm_eps"),
         qkv_bias=family == "qwen2" or bias,
         out_bias=family != "qwen2" and bias,
@@ -306,5 +306,5 @@ def _end_tokens(config: dict[str, Any]) -> list[int]:
     return found
 
 
-def _rope_type(rope: dict[str, Any]) -> str:
+def rope_type(rope: dict[str, Any]) -> str:
     return str(rope.get("rope_type", rope.get("type", "default")))

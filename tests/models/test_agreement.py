@@ -39,6 +39,17 @@ def logits(decoder: Decoder, sequences: list[list[int]]) -> torch.Tensor:
         return decoder.logits(decoder(tokens, positions, PackedAttention([len(s) for s in sequences])))
 
 
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}  # fmt: skip
+YARN: dict[str, Any] = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+SCALINGS: list[dict[str, Any]] = [
+    {}, {}, {"rope_type": "linear", "factor": 3.0}, LLAMA3, YARN, YARN | {"beta_fast": 8.0, "beta_slow": 0.5},
+    YARN | {"truncate": False, "attention_factor": 0.8}, YARN | {"mscale": 0.7, "mscale_all_dim": 1.3},
+]  # fmt: skip
+
+
 @st.composite
 def shapes(draw: st.DrawFn) -> dict[str, Any]:
     kv_heads = draw(st.sampled_from([1, 2, 3]))
@@ -58,11 +69,7 @@ def shapes(draw: st.DrawFn) -> dict[str, Any]:
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": draw(st.sampled_from([1e4, 5e5]))}
     if family == "llama":
         config |= {"attention_bias": draw(st.booleans()), "mlp_bias": draw(st.booleans())}
-        if draw(st.booleans()):
-            rope |= {
-                "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 32,
-            }  # fmt: skip
+    rope |= draw(st.sampled_from(SCALINGS))
     return {"family": family, "rope_parameters": rope, **config}
 
 
@@ -92,6 +99,24 @@ def test_logits_equal_transformers(
         assert torch.equal(parameter, other), name
 
 
+@pytest.mark.parametrize("scaling", [{}, {"rope_type": "linear", "factor": 4.0}, LLAMA3, YARN])
+@pytest.mark.parametrize("first", [0, 32_700, 131_000])
+def test_positions_far_away_are_transformers_too(tmp_path: Path, scaling: dict[str, Any], first: int) -> None:
+    """Where angles are large: a model of so many positions, at the last of them."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+             "head_dim": 16, "intermediate_size": 48, "max_position_embeddings": 131_072}  # fmt: skip
+    rope = {"rope_type": "default", "rope_theta": 1e6} | scaling
+    if "original_max_position_embeddings" in scaling:
+        rope["original_max_position_embeddings"] = 32_768
+    theirs = random_model("qwen3", 0, tmp_path, rope_parameters=rope, **sizes)
+    ours = load_decoder(tmp_path)
+    tokens, positions = torch.arange(70) % 97, torch.arange(first, first + 70)
+    with torch.no_grad():
+        expected = theirs(tokens[None], position_ids=positions[None]).logits[0]
+        got = ours.logits(ours(tokens, positions, PackedAttention([70])))
+    torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
+
+
 def test_saving_in_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     random_model("qwen3", 0, tmp_path / "a", hidden_size=32, num_hidden_layers=3, num_attention_heads=4,
                  num_key_value_heads=2, head_dim=8, intermediate_size=48)  # fmt: skip
@@ -113,7 +138,7 @@ def test_saving_in_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         ({"model_type": "gpt2"}, "model_type 'gpt2' is not known to Freerun's own code: leave model.backend=auto"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is"),
         ({"use_sliding_window": True}, "sliding"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}, "dynamic"),
         ({"quantization_config": {"quant_method": "fp8"}}, "before quantisation"),
     ],
 )

@@ -15,6 +15,7 @@ from freerun.engines.embedded import product_kernels as kernels
 from freerun.engines.embedded.fused import DeviceAttention, add_norm, precision
 from freerun.models.adapter import is_adapted
 from freerun.models.own import Layer, OwnDecoder
+from freerun.models.rope import strength
 
 MOST_TOKENS = 16
 _NARROW, _NARROWEST = 40 * 2**20, 16 * 2**20
@@ -61,6 +62,7 @@ def begin(decoder: OwnDecoder, inv_freq: Tensor, tokens_T: Tensor, positions_R: 
     cosines, sines = floats(count, half), floats(count, half)
     kernels.begin_kernel[(count,)](
         tokens_T, positions_R, decoder.embed.weight, inv_freq, residual, squares, cosines, sines, width,
+        strength(decoder.shape),
         WIDTH=next_power_of_2(width), HALF=half, HALVES=next_power_of_2(half), TOKENS=count // len(positions_R),
     )  # fmt: skip
     return Begun(residual, squares, (cosines, sines))

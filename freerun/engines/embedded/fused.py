@@ -16,6 +16,7 @@ from freerun.engines.embedded import kernels
 from freerun.engines.embedded.experts import RouteNotes, feed
 from freerun.engines.embedded.prefill_layout import TILE_PAIRS, PrefillBatch
 from freerun.models.own import ExpertLayer, Layer, OwnDecoder
+from freerun.models.rope import strength
 from freerun.models.shape import Shape
 
 _COPIED_TOGETHER = 64
@@ -157,10 +158,10 @@ def tile_tokens(shape: Shape) -> int:
     return TILE_PAIRS // (shape.heads // shape.kv_heads)
 
 
-def rotary(positions_T: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
+def rotary(positions_T: Tensor, inv_freq: Tensor, strength: float = 1.0) -> tuple[Tensor, Tensor]:
     """Cosines and sines of each token's angles, once for all layers."""
     angles = positions_T[:, None].float() * inv_freq
-    return angles.cos(), angles.sin()
+    return angles.cos() * strength, angles.sin() * strength
 
 
 def norm_weights(layer: Layer, instead: Tensor) -> tuple[Tensor, Tensor]:
@@ -200,7 +201,7 @@ class PrefillAttention:
 
     def __init__(self, cache: DeviceCache, inv_freq: Tensor, batch: PrefillBatch) -> None:
         self._cache, self._tensors, self._table_stride = cache, batch.tensors, batch.capacity.blocks
-        self._rotary = rotary(batch.tensors.positions, inv_freq)
+        self._rotary = rotary(batch.tensors.positions, inv_freq, strength(cache.shape))
 
     def __call__(self, layer: Layer, qkv: Tensor) -> Tensor:
         qkv = layer.normed_wide(qkv) if layer.norms_wide else qkv

@@ -17,7 +17,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 @triton.jit
 def begin_kernel(
-    tokens, positions, embedding, inv_freq, residual, squares, cosines, sines, width,
+    tokens, positions, embedding, inv_freq, residual, squares, cosines, sines, width, strength,
     WIDTH: tl.constexpr, HALF: tl.constexpr, HALVES: tl.constexpr, TOKENS: tl.constexpr,
 ):  # fmt: skip
     """One token: its embedding, which begins the residual stream, and the cosines and sines of its angles. A row has
@@ -33,8 +33,8 @@ def begin_kernel(
     there = half < HALF
     position = tl.load(positions + token // TOKENS) + (token % TOKENS).to(tl.int32)
     angle = position.to(tl.float32) * tl.load(inv_freq + half, mask=there, other=0.0)
-    tl.store(cosines + token * HALF + half, tl.cos(angle), mask=there)
-    tl.store(sines + token * HALF + half, tl.sin(angle), mask=there)
+    tl.store(cosines + token * HALF + half, tl.cos(angle) * strength, mask=there)
+    tl.store(sines + token * HALF + half, tl.sin(angle) * strength, mask=there)
 
 
 @triton.jit
