@@ -105,7 +105,7 @@ HOMES = {
     "ray": {"run/ray.py"},
     **{name: {f"observe/loggers/{name}.py"} for name in ("wandb", "tensorboard", "trackio", "mlflow", "opentelemetry")},
     "prometheus_client": {"observe/loggers/prometheus.py"},
-    "typer": {"cli/main.py", "cli/bench.py", "cli/bench_machines.py", "cli/stopping.py"},
+    "typer": {"cli/main.py", "cli/bench.py", "cli/bench_parts.py", "cli/bench_machines.py", "cli/stopping.py"},
 }
 
 

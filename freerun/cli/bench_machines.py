@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from freerun.cli.bench import JsonOnly, bench
+from freerun.cli.bench import JsonOnly
+from freerun.cli.bench_parts import bench
 from freerun.cli.stopping import run_to_end
 
 __all__ = ["bench"]
