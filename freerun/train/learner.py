@@ -18,6 +18,7 @@ from torch import Tensor
 
 from freerun.core import Batch, Sample, TrainerError, Version
 from freerun.core.reports import StepResult
+from freerun.core.stretches import within
 from freerun.machine.device import choose_device
 from freerun.models.checkpoint import Common, decoder_to_share, load_decoder, save_tensors
 from freerun.models.decoder import Decoder
@@ -44,7 +45,7 @@ from freerun.train.losses import find_objective
 from freerun.train.members import Added, Member, by_sample, compared, members_in, returned, trained_in, weights_of
 from freerun.train.needs import PASS_TOKENS
 from freerun.train.objective import Tokens, sequence_sum
-from freerun.train.packing import Advantage, Packed, num_trained, pack, shared_out, untrained, within
+from freerun.train.packing import Advantage, Packed, num_trained, pack, shared_out, untrained
 from freerun.train.preferences import Pair, dpo, packed_pairs, pairs_of
 from freerun.train.prefixes import distinct_tokens
 from freerun.train.proximal import proximal_logprobs

@@ -5,7 +5,7 @@ loss).
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapreplace
 
@@ -239,15 +239,3 @@ def untrained(sample: Sample) -> Sample:
     given = sample.tokens, marks, sample.behavior_logprobs, sample.versions, sample.finish
     routes, taught = sample.routes, sample.teacher_logprobs
     return Sample(*given, reward=sample.reward, routes=routes, teacher_logprobs=taught)
-
-
-def within(order: Sequence[int], lengths: Sequence[int], capacity: int) -> Iterator[list[int]]:
-    """Stretches of `order` of at most that many tokens, or one sequence."""
-    stretch: list[int] = []
-    for index in order:
-        if stretch and sum(lengths[i] for i in stretch) + lengths[index] > capacity:
-            yield stretch
-            stretch = []
-        stretch.append(index)
-    if stretch:
-        yield stretch

@@ -1,12 +1,13 @@
 """The log-probabilities that a model gives to given tokens, at temperature 1: packed passes without padding."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from freerun.core import ConfigError
+from freerun.core.stretches import within
 from freerun.machine.device import Device
 from freerun.models.attention import packed_attention
 from freerun.models.checkpoint import load_decoder
@@ -32,7 +33,7 @@ class Scorer:
         """Of each row's tokens but the first, which nothing predicts."""
         found: list[list[float] | None] = [None if len(row) > 1 else [] for row in rows]
         while left := [place for place, scores in enumerate(found) if scores is None]:
-            for places in _passes(left, [len(row) for row in rows], self._pass_tokens):
+            for places in within(left, [len(row) for row in rows], self._pass_tokens):
                 try:
                     scores = self._pass([rows[place] for place in places])
                 except torch.OutOfMemoryError:
@@ -77,15 +78,3 @@ class Scorer:
         if self._pass_tokens <= _FEWEST:
             raise ConfigError(f"the GPU's memory does not suffice for a teacher's pass of {_FEWEST} tokens")
         self._pass_tokens = max(self._pass_tokens // 2, _FEWEST)
-
-
-def _passes(places: Sequence[int], lengths: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Stretches of at most that many tokens, or one row."""
-    stretch: list[int] = []
-    for place in places:
-        if stretch and sum(lengths[one] for one in stretch) + lengths[place] > most:
-            yield stretch
-            stretch = []
-        stretch.append(place)
-    if stretch:
-        yield stretch
