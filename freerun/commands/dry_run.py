@@ -78,8 +78,8 @@ def describe(prepared: Prepared) -> str:
     ]
     where = f"{train.dtype} on {train.device}"
     lines += [f"           {reader.process}: a process of its own, {where}" for reader in plan.readers]
-    if config.train.teacher.url:
-        lines.append(f"           teacher: at {config.train.teacher.url}")
+    if config.train.teacher_url:
+        lines.append(f"           teacher: at {config.train.teacher_url}")
     if machines:
         waits = f"the run waits {config.cluster.wait_s:g} s for them at {config.cluster.listen}, and plans again"
         lines += indented("machines", [*machines_in_words(plan.placement), waits])

@@ -95,7 +95,7 @@ async def try_run(config: RunConfig, origins: Origins, kind: RunKind = RunKind.T
             model=model.folder,
         )
     if (prepared := trial.prepared) is not None and kind is RunKind.TRAIN:
-        teacher, longest = config.train.teacher, prepared.lengths.sequence
+        teacher, longest = config.train.teacher_folder, prepared.lengths.sequence
         trial.attempt(lambda: check_teacher(teacher, prepared.tokenizer, longest))
     trial.attempt(lambda: _try_folder(trial, model.shape))
     trial.attempt(lambda: _try_device(trial))

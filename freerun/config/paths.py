@@ -15,7 +15,7 @@ from freerun.core.resolve import source_of_module
 from freerun.core.section import by_dotted_key, with_key
 from freerun.rewards.judges import MODELS
 
-_FILES = ("model.path", "train.teacher.path", "cluster.key_file", "engine.python")
+_FILES = ("model.path", "train.teacher", "cluster.key_file", "engine.python")
 _SOURCES = ("data.source", "held_out.source")
 _WRITTEN = ("runs", "weights.folder")
 _NAMED = ("rollout.agent", "rollout.kind", "train.objective", "observers", "reward.judge")

@@ -58,12 +58,12 @@ def reader_name(number: int) -> str:
 def readers_of(config: RunConfig, kind: RunKind, evaluates: bool, shape: Shape) -> tuple[Reader, ...]:
     """`shape` is the policy's."""
     models = list(_reward_models(config, shape)) if not kind.supervised or evaluates else []
-    return (*models, *([_teacher(config.train.teacher.path, shape)] if taught_by(config, kind) else []))
+    return (*models, *([_teacher(config.train.teacher_folder, shape)] if taught_by(config, kind) else []))
 
 
 def taught_by(config: RunConfig, kind: RunKind) -> bool:
     """Whether such a run starts a teacher."""
-    return kind is RunKind.TRAIN and config.train.teacher.path is not None
+    return kind is RunKind.TRAIN and config.train.teacher_folder is not None
 
 
 def _teacher(path: str | None, policy: Shape) -> Reader:

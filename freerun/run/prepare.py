@@ -108,7 +108,7 @@ def prepare(config: RunConfig, origins: Origins, rollout: Rollout | None = None,
     prepared.guests = guests
     config.reward.check()
     config.reward.check_tasks(prepared.tasks + prepared.held_out)
-    check_teacher(config.train.teacher, prepared.tokenizer, prepared.lengths.sequence)
+    check_teacher(config.train.teacher_folder, prepared.tokenizer, prepared.lengths.sequence)
     check_batch(config, prepared.tasks)
     if planned:
         _check_plan(prepared, RunKind.TRAIN, evaluates=bool(config.evaluate.every))

@@ -19,10 +19,12 @@ from freerun.run.prepare import Prepared
 from freerun.run.restarts import Restarts
 from freerun.run.starter import Starter
 
+KEY = "FREERUN_TEACHER_KEY"
+"""The environment variable with the key of a server that teaches."""
+
 
 def teaches(prepared: Prepared, kind: RunKind) -> bool:
-    teacher = prepared.config.train.teacher
-    return kind is RunKind.TRAIN and bool(teacher.path or teacher.url)
+    return kind is RunKind.TRAIN and bool(prepared.config.train.teacher)
 
 
 class RunTeacher:
@@ -35,10 +37,9 @@ class RunTeacher:
         self._child: Child | None = None
 
     async def __aenter__(self) -> Self:
-        told, longest = self._prepared.config.train.teacher, self._prepared.lengths.sequence
-        if told.url:
-            key = os.environ[told.key_env] if told.key_env else None
-            self._client = await TeacherClient(told.url, key).__aenter__()
+        url, longest = self._prepared.config.train.teacher_url, self._prepared.lengths.sequence
+        if url:
+            self._client = await TeacherClient(url, os.environ.get(KEY)).__aenter__()
         else:
             self._child, url = await self._start()
             self._client = await TeacherClient(url, self._starter.key, is_ours=True).__aenter__()
@@ -53,7 +54,7 @@ class RunTeacher:
         await self._client.__aexit__()
 
     async def _start(self) -> tuple[Child, str]:
-        return await self._starter.teacher(find_model(self._prepared.config.train.teacher.path or "").folder)
+        return await self._starter.teacher(find_model(self._prepared.config.train.teacher_folder or "").folder)
 
     async def read(self, samples: Sequence[Sample]) -> None:
         await self._client.read(samples)

@@ -69,22 +69,6 @@ class CriticConfig(Section):
     clip: float = knob(0.2, "How far the critic's values may move within a step.", gt=0)
 
 
-class TeacherConfig(Section):
-    path: str | None = knob(None, "A model's folder, or its name on the hub, with the same tokenizer as model.path.")
-    url: str | None = knob(
-        None, "Or a server that gives log-probabilities of prompts: vLLM's, or that of `freerun serve --score`."
-    )
-    key_env: str | None = knob(None, "The environment variable that holds the key of that server.")
-
-    @model_validator(mode="after")
-    def _one_of_them(self) -> Self:
-        if self.path and self.url:
-            raise ValueError("train.teacher has both path and url: keep one")
-        if self.url and not self.url.startswith(("http://", "https://")):
-            raise ValueError(f"train.teacher.url: {self.url!r} does not begin with http:// or https://")
-        return self
-
-
 class LoraConfig(Section):
     rank: int = knob(0, "Train a LoRA adapter of this rank instead of the weights; 0 trains the weights.", ge=0)
     alpha: float | None = knob(None, "The adapter is scaled by alpha / rank; empty: twice the rank.", gt=0)
@@ -163,7 +147,12 @@ class TrainConfig(Section):
         "the group's others (rloo), against the entire batch (batch), against a critic that learns too (gae), or "
         "not at all (none).",
     )
-    teacher: TeacherConfig = knob(TeacherConfig(), "Who teaches, for train.objective=distill.")
+    teacher: str | None = knob(
+        None,
+        "Who teaches, for train.objective=distill: a model's folder, or its name on the hub, with the same tokenizer "
+        "as model.path; or the URL of a server that gives log-probabilities of prompts, vLLM's or that of `freerun "
+        "serve --score`, whose key is FREERUN_TEACHER_KEY.",
+    )
     average: Literal["token", "sequence", "constant"] = knob(
         "token", "Whether each token counts the same, or each answer, or tokens against the longest answer allowed."
     )
@@ -234,10 +223,12 @@ class TrainConfig(Section):
                 f"train.ranks={self.ranks} is no multiple of train.context_parallel={self.context_parallel}, the ranks "
                 f"that share each sequence: set train.ranks={fitting}, or lower train.context_parallel"
             )
-        taught, told = find_objective(self.objective).taught, self.teacher.path or self.teacher.url
-        if taught and not told:
-            raise ValueError(f"{self.objective} needs a teacher: set train.teacher.path or train.teacher.url")
-        if told and not taught:
+        taught = find_objective(self.objective).taught
+        if taught and not self.teacher:
+            raise ValueError(
+                f"{self.objective} needs a teacher: set train.teacher to a model's folder or a server's URL"
+            )
+        if self.teacher and not taught:
             raise ValueError(f"train.teacher does nothing with {self.objective}: set train.objective=distill")
         if self.advantages == "none" and not taught:
             raise ValueError("train.advantages is none, so nothing is learned: choose another, or a teacher")
@@ -251,6 +242,16 @@ class TrainConfig(Section):
     def compares_within_groups(self) -> bool:
         """Whether an answer's advantage depends on the others of its group."""
         return self.advantages not in NOT_WITHIN_GROUPS
+
+    @property
+    def teacher_url(self) -> str | None:
+        """Of the server that teaches, if it is one that does."""
+        return self.teacher if self.teacher and self.teacher.startswith(("http://", "https://")) else None
+
+    @property
+    def teacher_folder(self) -> str | None:
+        """Of the model that teaches, or its name on the hub."""
+        return None if self.teacher_url else self.teacher
 
     def on(
         self, device: Device, num_parameters: int = 0, *, compile: bool | None = None, ranks: int | None = None

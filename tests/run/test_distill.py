@@ -41,7 +41,7 @@ def teacher_of(folder: Path) -> Path:
 
 
 async def test_a_policy_becomes_its_teacher(folder: Path) -> None:
-    run = prepared(folder, *SETTINGS, "name=student", f"train.teacher.path={teacher_of(folder)}", "control.steps=80")
+    run = prepared(folder, *SETTINGS, "name=student", f"train.teacher={teacher_of(folder)}", "control.steps=80")
     assert (run.config.reward.judge, run.config.train.advantages) == ("teacher", "none")
     outcome = await training.train(run)
     steps = read_steps(outcome.folder.metrics)
@@ -84,7 +84,7 @@ async def test_a_teacher_that_is_killed_comes_back_and_a_judge_shows_what_is_lea
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = prepared(
-        *(folder, *SETTINGS, "name=killed", f"train.teacher.path={teacher_of(folder)}", "control.steps=30"),
+        *(folder, *SETTINGS, "name=killed", f"train.teacher={teacher_of(folder)}", "control.steps=30"),
         *("reward.judge=exact", "evaluate.every=30"),
     )
     killer = Killer(5, monkeypatch)
@@ -100,19 +100,19 @@ async def test_a_teacher_that_is_killed_comes_back_and_a_judge_shows_what_is_lea
 
 async def test_a_server_teaches_as_well(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = [sys.executable, "-m", "freerun.cli.main", "serve", str(teacher_of(folder)), "--score", "--port", "0"]
-    monkeypatch.setenv("TEACHERS_KEY", "s3cret")
+    monkeypatch.setenv("FREERUN_TEACHER_KEY", "s3cret")
     server = await asyncio.create_subprocess_exec(*command, "--api-key", "s3cret", stdout=PIPE)
     try:
         assert server.stdout is not None
         line = (await server.stdout.readline()).decode()
         assert "scoring by last at http://127.0.0.1:" in line
         url = line.split(" at ")[1].split()[0]
-        told = (f"train.teacher.url={url}", "train.teacher.key_env=TEACHERS_KEY")
-        outcome = await training.train(prepared(folder, *SETTINGS, *told, "name=served", "control.steps=3"))
+        told = f"train.teacher={url}"
+        outcome = await training.train(prepared(folder, *SETTINGS, told, "name=served", "control.steps=3"))
         assert len(read_steps(outcome.folder.metrics)) == 3
-        monkeypatch.setenv("TEACHERS_KEY", "wrong")
+        monkeypatch.setenv("FREERUN_TEACHER_KEY", "wrong")
         with pytest.raises(ConfigError, match=r"train\.teacher: the teacher at .* answered 401"):
-            await training.train(prepared(folder, *SETTINGS, *told, "name=refused", "control.steps=3"))
+            await training.train(prepared(folder, *SETTINGS, told, "name=refused", "control.steps=3"))
     finally:
         server.terminate()
         await server.wait()
@@ -127,18 +127,18 @@ def refusal(folder: Path, *settings: str) -> str:
 
 def test_what_is_no_teacher_is_said_in_a_line(folder: Path, tmp_path: Path) -> None:
     make_model(tmp_path / "other", "abcdefg>", seed=0)
-    told = f"train.teacher.path={tmp_path / 'other'}"
+    told = f"train.teacher={tmp_path / 'other'}"
     assert "has another tokenizer (10 tokens) than model.path (9): a teacher must have the same tokens" in refusal(
         folder, *SETTINGS, told
     )
-    assert "train.teacher.path: " in refusal(folder, *SETTINGS, f"train.teacher.path={tmp_path}")
-    assert "distill needs a teacher: set train.teacher.path or train.teacher.url" in refusal(folder, *SETTINGS)
-    good = f"train.teacher.path={teacher_of(folder)}"
+    assert "train.teacher: " in refusal(folder, *SETTINGS, f"train.teacher={tmp_path}")
+    assert "distill needs a teacher: set train.teacher to a model's folder or a server's URL" in refusal(
+        folder, *SETTINGS
+    )
+    good = f"train.teacher={teacher_of(folder)}"
     assert "train.teacher does nothing with decoupled_ppo" in refusal(folder, good)
-    assert "has both path and url" in refusal(folder, *SETTINGS, good, "train.teacher.url=http://localhost:1")
-    assert "does not begin with http" in refusal(folder, *SETTINGS, "train.teacher.url=localhost:1")
-    assert "the environment has no variable NO_KEY" in refusal(
-        folder, *SETTINGS, "train.teacher.url=http://localhost:1", "train.teacher.key_env=NO_KEY"
+    assert "train.teacher: there is no folder localhost:1; give one" in refusal(
+        folder, *SETTINGS, "train.teacher=localhost:1"
     )
     assert "held-out answers need a judge" in refusal(folder, *SETTINGS, good, "evaluate.every=3")
     assert "reward.judge is teacher, but nobody teaches" in refusal(folder, "reward.judge=teacher")
@@ -146,7 +146,7 @@ def test_what_is_no_teacher_is_said_in_a_line(folder: Path, tmp_path: Path) -> N
 
 
 def test_a_judge_with_options_is_not_taken_for_none() -> None:
-    file = ["model.path=m", "data.source=d", "train.objective=distill", "train.teacher.path=t"]
+    file = ["model.path=m", "data.source=d", "train.objective=distill", "train.teacher=t"]
     judge = "reward.judge={name: length, at_most: 3}"
     config, _ = load_config(None, [*file, judge])
     assert config.reward.parts[0].name == "length"

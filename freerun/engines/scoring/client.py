@@ -53,7 +53,8 @@ class TeacherClient:
             cards = msgspec.json.decode(await self._call("GET", "/v1/models"))["data"]
             self._model, most = str(cards[0]["id"]), cards[0].get("max_model_len")
         except EngineError as error:
-            raise ConfigError(f"train.teacher: {error}") from None
+            key = "; its key is FREERUN_TEACHER_KEY" if " answered 401" in str(error) else ""
+            raise ConfigError(f"train.teacher: {error}{key}") from None
         except (msgspec.MsgspecError, KeyError, IndexError, TypeError):
             raise ConfigError(f"train.teacher: {self.url} has no /v1/models: correct the URL") from None
         if isinstance(most, int) and most <= longest:
