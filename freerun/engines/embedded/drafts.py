@@ -147,7 +147,8 @@ class Texts:
         self._behind: dict[tuple[int, int], list[tuple[_Text, int]]] = defaultdict(list)
         """Where a pair stands: the text, and the place behind it."""
         self._texts = [_Text(list(prompt), Source.OWN, [])]
-        self._texts += [self._text(list(answer), Source.EARLIER) for answer in earlier]
+        self._unread = earlier
+        """Earlier answers that nobody has wanted yet: where many answers run, nobody does."""
         self._of: dict[Sequence, _Text] = {}
         self.writers = 0
 
@@ -165,6 +166,7 @@ class Texts:
     def spoken(self, writers: set[Sequence], most: int) -> list[Spoken]:
         """The prompt, earlier answers, those of the group that are over, and those that are being written. Of more than
         `most` tokens, the beginnings of the latter are left out, and whole ones of the others."""
+        self._read_earlier()
         written = [one for one in self._of if one in writers]
         each = most // max(len(written), 1)
         now = [Spoken(Source.GROUP, [*self._beginning, *one.tokens][-each:], one) for one in written]
@@ -197,7 +199,12 @@ class Texts:
             places = [(weight, alike, text, at + 1) for weight, alike, text, at in places if at + 1 < len(text.tokens)]
         return guesses
 
+    def _read_earlier(self) -> None:
+        self._texts[1:1] = [self._text(list(answer), Source.EARLIER) for answer in self._unread]
+        self._unread = ()
+
     def _catch_up(self) -> None:
+        self._read_earlier()
         for text in self._texts:
             if text.read < len(text.answer):
                 text.tokens += text.answer[text.read :]
