@@ -202,12 +202,17 @@ def follow(worker: Worker, ready: Callable[[str], None]) -> None:
     """Any other rank, until its process is ended.
 
     What Freerun refuses, all ranks refuse alike, or the first alone after they parted, and it answers. Anything else
-    leaves the others waiting in the middle of something: it ends this process, and with it the run.
+    leaves the others waiting in the middle of something: it ends this process, and with it the run. So does the end of
+    the first rank, about which this one has nothing to say: whoever ended it, or finds it dead, does.
     """
     ready(f"rank {worker.ranks.rank}")
     while True:
         with suppress(FreerunError):
-            worker.do(worker.ranks.say(None))
+            try:
+                request: Any = worker.ranks.say(None)
+            except RuntimeError:
+                raise SystemExit(1) from None
+            worker.do(request)
 
 
 def answer(worker: Worker, request: Received) -> list[bytes]:

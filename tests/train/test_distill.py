@@ -16,7 +16,7 @@ from freerun.train.objective import Clip, Tokens
 from tests.tiny import tiny_decoder
 from tests.train.test_learner import plain_logprobs, random_batch
 
-DISTILL = {"objective": "distill", "teacher": {"path": "teacher"}, "clip_grad": 1e9}
+DISTILL = {"objective": "distill", "teacher": "teacher", "clip_grad": 1e9}
 
 
 def test_over_all_tokens_the_gradient_is_that_of_the_reverse_kl() -> None:

@@ -37,7 +37,7 @@ def weights(who: Learner) -> dict[str, torch.Tensor]:
 
 
 OPTIONS: list[dict[str, Any]] = [{"objective": name} for name in names() if name != "distill"] + [
-    {"objective": "distill", "teacher": {"path": "a/model"}},
+    {"objective": "distill", "teacher": "a/model"},
     {"corrections": [{"name": "icepop", "low": 0.2, "high": 1.5}]},
     {"corrections": ["sequence", {"name": "geometric", "low": 0.3, "high": 1.2}]},
     {"proximal": "interpolate"},

@@ -1,5 +1,7 @@
 """Two ranks learn what one learns alone. One pair of real processes does every lesson; this one does them too."""
 
+import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from freerun.train.config import TrainConfig
 from freerun.train.how_sampled import HowSampled
 from freerun.train.learner import Learner
 from freerun.train.ranks import ALONE, Ranks
+from freerun.train.worker import follow
 from freerun.weights.base import of_parts
 from freerun.weights.shm import ShmPublisher
 from freerun.weights.subscribe import AnySubscriber
@@ -36,7 +39,7 @@ LESSONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "critic untied": (CRITIC, {"tie_word_embeddings": False}),
     "kl in loss": ({"minibatches": 1, "kl": {"coef": 0.1}, "entropy": {"coef": 0.01}}, {}),
     "kl in reward": ({"objective": "dapo", "kl": {"coef": 0.1, "apply_to": "reward"}}, {}),
-    "distill": ({"objective": "distill", "teacher": {"path": "a/model"}}, {}),
+    "distill": ({"objective": "distill", "teacher": "a/model"}, {}),
     "lora": ({"lora": {"rank": 3}}, {}),
     "offloaded": ({"offload_optimizer": True}, {}),
     "gemma2": ({"recompute": True}, {"family": "gemma2"}),
@@ -245,3 +248,31 @@ def test_an_adapter_is_saved_whole(pair: tuple[Path, dict[str, Any]], tmp_path: 
     one.save(tmp_path / "adapted", pair[0] / "model")
     for file in ("model.safetensors", "adapter/adapter_model.safetensors"):
         assert_close(load_file(tmp_path / "adapted" / file), load_file(pair[0] / "adapted" / file), 1e-5)
+
+
+@dataclass
+class Noting:
+    ranks: Ranks
+    done: Path
+
+    def do(self, request: tuple[str, Any]) -> None:
+        self.done.touch()
+
+
+def first_that_ends(number: int, folder: Path) -> None:
+    """The other one is told to do something, and then waits for one that is not there any more."""
+    ranks = Ranks.join(number, 2, f"file://{folder}/rendezvous", "cpu")
+    done = folder / "done"
+    if number == 0:
+        ranks.say(("anything", None))
+        while not done.exists():
+            os.sched_yield()
+        os._exit(0)
+
+    with pytest.raises(SystemExit, match=r"^1$"):
+        follow(Noting(ranks, done), lambda said: None)
+    os._exit(0)  # what torch would still tidy up is gone
+
+
+def test_a_rank_whose_first_one_is_gone_ends_without_a_word(tmp_path: Path) -> None:
+    together(first_that_ends, 2, tmp_path)
