@@ -107,6 +107,8 @@ async def test_children_outlive_what_they_were_forked_from_and_their_end_is_noti
 ) -> None:
     async with child(tmp_path) as (one, found):
         os.kill(found.parent, signal.SIGKILL)
+        (killed,) = preloaded.values()
+        killed._process.wait(5)  # asked before that is known, it could not fork, and the child would start by itself
         async with child(tmp_path) as (_, other):
             assert other.parent not in (found.parent, os.getpid()), "it was forked from another"
         assert one.returncode is None
