@@ -47,7 +47,7 @@ class Described(Protocol):
 
 
 def page(sweep: Described, outcomes: list[Outcome]) -> str:
-    """Of at least one run."""
+    """The page of a sweep of which at least one run is over."""
     title = f"Staleness: {sweep.task}"
     return "\n".join(
         [

@@ -128,13 +128,13 @@ class Outcome:
     effective_samples: float
     clip_share: float
     kept_share: float
-    """Of the tokens, by the corrections."""
+    """The share of tokens that the corrections leave a loss."""
     entropy: float
     """At the last step, of the tokens it trained on."""
     answer_tokens: float
     generate_s: float
     train_s: float
-    """Of a step."""
+    """Seconds of a step that went into training, as `generate_s` into generating."""
 
 
 class Sampler:

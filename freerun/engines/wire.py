@@ -91,7 +91,7 @@ class Choice(msgspec.Struct, kw_only=True):
     num_cached_tokens: int | None = None
     """Tokens of the prompt that were in the cache; None from engines that do not say."""
     routed_experts: str | None = None
-    """In base64 an array as numpy saves it: tokens − 1 × layers × experts of a token, or tokens − 1 × bytes."""
+    """An array as numpy saves it, in base64: tokens − 1 × layers × experts of a token, or tokens − 1 × bytes."""
 
 
 class GenerateResponse(msgspec.Struct):

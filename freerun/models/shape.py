@@ -109,12 +109,12 @@ QUANTISED_GROUP = 64
 
 @dataclass(slots=True, frozen=True)
 class AdapterShape:
-    """Of a low-rank adapter on all linear layers (`adapter.py`), and of what is below it."""
+    """How large a low-rank adapter on all linear layers is (`adapter.py`), and the numbers below it."""
 
     rank: int
     alpha: float
     bits: int = 16
-    """Of a number in the layers that it is on; from 16 on they are of the type that is computed in."""
+    """Bits of a number in the layers that it is on; from 16 on they are of the type that is computed in."""
 
     def base_bytes(self, shape: Shape, size: int) -> int:
         """The weights below it, in numbers of `size` bytes where they are not of fewer bits."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from freerun.models.shape import Shape
 
 MARK = "freerun_random_weights"
-"""In a `config.json`."""
+"""The key in a `config.json` that says so."""
 _STD = 0.02
 
 

@@ -58,7 +58,7 @@ class Placement:
     evaluator: Place | None
     """The same as the first engine's."""
     readers: list[Place] = field(default_factory=list)
-    """Of models that only read."""
+    """Where the models run that only read: reward models, a teacher."""
 
     @cached_property
     def gpus(self) -> list[Gpu]:

@@ -7,6 +7,7 @@ when all are, judging ends with the cause, and so does the run.
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -109,7 +110,7 @@ class _Started:
         return died if by_itself or isinstance(died, MachineLost) else ProcessDied(f"{self.child.name}: {why}")
 
 
-class _Elsewhere:
+class _Elsewhere(ABC):
     """Judge processes, by name, and the pools that they have together."""
 
     def __init__(self, key: str, workers: Mapping[str, int], note: Callable[[str], None]) -> None:
@@ -117,13 +118,13 @@ class _Elsewhere:
         self._key, self._workers, self._note = key, workers, note
         self._left = len(workers)
 
+    @abstractmethod
     async def _begin(self, name: str, pools: dict[int, PoolSettings]) -> tuple[Child, str]:
-        """The process, and where it can be reached."""
-        raise NotImplementedError
+        """Start the process; say where it can be reached."""
 
+    @abstractmethod
     def _called(self, name: str) -> str:
-        """With its verb: `the judges on machine a are`."""
-        raise NotImplementedError
+        """Name it, with the verb: `the judges on machine a are`."""
 
     @asynccontextmanager
     async def open(self, settings: list[PoolSettings], log: BinaryIO | None) -> AsyncIterator[list[SpreadPool]]:

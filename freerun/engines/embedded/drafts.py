@@ -101,7 +101,7 @@ class Drafts:
         return self._of[sequence].guess(sequence, most) if sequence in self._of else []
 
     def number(self, sequence: Sequence) -> int:
-        """Of its prompt, among those that are being answered; of one that is not guessed at, a number of its own."""
+        """The number of its prompt, among those that are being answered; one of its own where it is not guessed at."""
         return self._of[sequence].number if sequence in self._of else id(sequence)
 
     def spoken(self, sequence: Sequence, writers: set[Sequence], most: int) -> list[Spoken]:

@@ -25,9 +25,9 @@ from freerun.engines.embedded.sampling_slots import Slots
 from freerun.engines.embedded.sequence import Chunk, Sequence
 
 TOKENS = 4
-"""Of a row in a step: its newest one, and guesses."""
+"""Tokens of a row in a step: its newest one, and guesses."""
 STEPS = 4
-"""In a burst."""
+"""Steps of a burst."""
 MOST_ROWS = 32
 _BATCHES = (1, 2, 4, 8, 16, 32)
 _BACK = 12
@@ -42,23 +42,23 @@ _PROGRAMS, _WIDTH = 32, 512
 """That look through a row's stretch, and places that one of them looks at together."""
 
 Compute = Callable[[Tensor, Tensor, int], Tensor]
-"""From inputs, the positions of their rows and the longest context, to logits."""
+"""Computes logits from inputs, the positions of their rows, and the longest context."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Of one answer among the texts."""
+    """Where one answer lies among the texts."""
 
     begin: int
-    """What there is about its prompt lies from here"""
+    """The first token of all that is known about its prompt."""
     end: int
-    """to here."""
+    """The place behind the last one."""
     first: int
     """Where its first token would be, if none had been left out."""
     room: int
     """Where its place ends."""
     sources: list[tuple[int, Source]]
-    """From where on the stretch holds what, for others."""
+    """The beginnings of the texts between `begin` and `end`, and what each is to the other answers."""
 
     def source(self, at: int) -> Source:
         if self.first - _BACK <= at < self.room:

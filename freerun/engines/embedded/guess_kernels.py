@@ -56,8 +56,8 @@ def keep_kernel(
     text, writes, found, tokens, sampled, logprobs, positions, counts, moment, sampled_moment,
     out_tokens, out_logprobs, out_kept, out_found, stride, TOKENS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Of what was sampled behind each token of a row, keep all up to the first that is not the one that was guessed.
-    The newest of them is the row's next input, and the row goes on behind it."""
+    """Keep what was sampled behind the tokens of a row, up to the first that is not the one that was guessed.
+    The newest is the row's next input, and the row goes on behind it."""
     row = tl.program_id(0)
     offset = tl.arange(0, WIDTH)
     here = offset < TOKENS

@@ -16,7 +16,7 @@ from freerun.models.routes import RouteLayout, Routes
 
 
 class Routed(NamedTuple):
-    """Of one step."""
+    """Which experts the tokens of one step went through."""
 
     read: list[tuple[Chunk, Routes]]
     """Stretches that were read without sampling from them."""
