@@ -4,14 +4,12 @@ something to look at. What is learned, and how, is a `Lesson`; that of `freerun 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass
-from itertools import islice
 from typing import Protocol
 
 from freerun.control.sft import sft as control_sft
-from freerun.core import Batch, FreerunError, Group, Sample, Task, Version
+from freerun.core import Batch, FreerunError, Sample, Task, Version
 from freerun.core.observer import Observer, Observers
 from freerun.core.state import RunState
-from freerun.data.stream import TaskStream
 from freerun.observe.files import RunFiles
 from freerun.observe.folder import RunFolder
 from freerun.observe.meter import StepMeter
@@ -23,6 +21,7 @@ from freerun.plan.plan import Plan
 from freerun.run.begin import begin, gone_if_nothing_was_done
 from freerun.run.checkpoints import Checkpointer, saved
 from freerun.run.evaluating import evaluator_of
+from freerun.run.examples_ahead import ExamplesAhead
 from freerun.run.hosts import Hosts, hosts_of
 from freerun.run.kept_batches import BatchesInMemory
 from freerun.run.observed import logging_to
@@ -117,17 +116,19 @@ async def _learned(lesson: Lesson, prepared: Prepared, observers: Iterable[Obser
     stream = prepared.stream(epochs=None)
     stream.seek(start.state.position)
     identity = prepared.identity
+    batches = ExamplesAhead(stream, lesson.examples, config.control.groups_per_step, start.state.version)
 
     async def plan_on(hosts: Hosts) -> Plan:
         machines = start.placed(await hosts.machines())
         return prepared.plan(lesson.kind, evaluates=lesson.evaluates, machines=machines)
 
     def state_at(version: Version) -> RunState:
-        position, data = stream.position, stream.fingerprint
+        position, data = batches.position, stream.fingerprint
         preferences = lesson.kind is RunKind.DPO
         return RunState(version, position=position, data=data, supervised=True, preferences=preferences, model=identity)
 
     async with AsyncExitStack() as stack:
+        stack.enter_context(batches)
         folder = stack.enter_context(start.opened())
         stack.enter_context(reported(folder, lambda: start.may_write))
         status = stack.enter_context(StatusFile(folder, start.state.version).kept())
@@ -147,7 +148,7 @@ async def _learned(lesson: Lesson, prepared: Prepared, observers: Iterable[Obser
                 hosts_of(config, everybody.note) as hosts,
                 run_processes(hosts, prepared, folder, await plan_on(hosts), start.checkpoint) as running,
             ):
-                trainer, begins = running.trainer, start.state.version
+                trainer = running.trainer
                 await lesson.begin(running, start, everybody)
                 if not start.may_write:
                     start.begun(prepared)
@@ -160,18 +161,8 @@ async def _learned(lesson: Lesson, prepared: Prepared, observers: Iterable[Obser
                 batches_kept = BatchesInMemory(folder)
                 everybody.add(batches_kept)
                 trainer.serve(everybody, batches_kept)
-                batches = _batches(stream, lesson, config.control.groups_per_step, begins)
                 async with saved(checkpointer.checkpoint, checkpointer.written, checkpointer.weights):
                     failed = await lesson.learn(Learning(running, batches, everybody, state_at, start))
         if failed:
             raise failed
     return folder
-
-
-def _batches(stream: TaskStream, lesson: Lesson, num_tasks: int, version: Version) -> Iterator[Batch]:
-    """Examples in shuffled order, epoch after epoch, a group each. Those of a batch are taken from the stream when it
-    is."""
-    while True:
-        tasks = islice(stream, num_tasks)
-        yield Batch(version, [Group(i, task, lesson.examples(task), version) for i, task in enumerate(tasks)])
-        version += 1
