@@ -473,7 +473,7 @@ def _train(prepared: Any, start: Any) -> None:
     from freerun.run.resume import can_go_on, how_to_go_on, newest_step
 
     try:
-        outcome = run_to_end(training.train(prepared, start=start), lambda: how_to_go_on(start.folder))
+        outcome = run_to_end(training.train(prepared, start=start), lambda: how_to_go_on(start.folder), saves=True)
     except FreerunError as error:
         if can_go_on(start.folder) and not (error.is_users and newest_step(start.folder) == start.state.version):
             print(how_to_go_on(start.folder), file=sys.stderr)
@@ -498,7 +498,7 @@ def _learn_from_what_is_given(learn: Any, prepared: Any, start: Any, called: str
     from freerun.run.resume import how_to_go_on
 
     going = learn(prepared, [LessonProgress(prepared.config.control.steps, called, passed)], start)
-    folder = run_to_end(going, lambda: how_to_go_on(start.folder))
+    folder = run_to_end(going, lambda: how_to_go_on(start.folder), saves=True)
     print(f"done: the model is in {folder.checkpoints / 'last'}; look at {folder.report}")
 
 

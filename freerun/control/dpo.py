@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from freerun.control.config import DpoConfig
 from freerun.control.evaluate import summarise
-from freerun.control.waiting import LAST_STEP_S, unbroken
+from freerun.control.waiting import unbroken
 from freerun.core import Batch, Sample, Version
 from freerun.core.observer import Observer
 from freerun.core.reports import Evaluation
@@ -61,7 +61,7 @@ async def dpo(
         await observer.settled(state_at(result.version))
 
     for step, batch in zip(range(begins + 1, steps + 1), batches, strict=False):
-        await unbroken(learn(batch), lambda: LAST_STEP_S)
+        await unbroken(learn(batch))
         if evaluator and (step % evaluate_every == 0 or step == steps):
             observer.doing("trainer", f"evaluates version {step}")
             observer.evaluated(step, await evaluator.evaluate(trainer))

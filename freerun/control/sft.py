@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from freerun.control.config import SftConfig
 from freerun.control.evaluate import Evaluator
-from freerun.control.waiting import LAST_STEP_S, unbroken
+from freerun.control.waiting import unbroken
 from freerun.core import Batch, Version
 from freerun.core.observer import Observer
 from freerun.core.state import RunState
@@ -38,7 +38,7 @@ async def sft(
         await observer.settled(state_at(result.version))
 
     for step, batch in zip(range(begins + 1, steps + 1), batches, strict=False):
-        await unbroken(learn(batch), lambda: LAST_STEP_S)
+        await unbroken(learn(batch))
         if evaluator and config.until is not None and (step % evaluate_every == 0 or step == steps):
             observer.doing("trainer", f"waits for the evaluation of version {step}")
             await evaluator.engine.update_weights(await trainer.publish())

@@ -7,10 +7,9 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-LAST_STEP_S = 1.0
-"""How long an interrupted run may take to finish the step it is in, so that what it saves belongs together."""
 FAILING_S = 20.0
-"""The same for a run that ends by a failure of its own: nobody waits at a terminal."""
+"""How long a run that ends by a failure may take to finish the step it is in, so that what it saves belongs together:
+the failure may be why the step does not end."""
 
 
 async def patiently(work: Coroutine[Any, Any, T], what: str, patience_s: float, say: Callable[[str], None]) -> T:
@@ -27,9 +26,9 @@ async def patiently(work: Coroutine[Any, Any, T], what: str, patience_s: float, 
         task.cancel()
 
 
-async def unbroken(work: Coroutine[Any, Any, T], grace_s: Callable[[], float]) -> T:
+async def unbroken(work: Coroutine[Any, Any, T], grace_s: Callable[[], float | None] = lambda: None) -> T:
     """Await `work`, which should not be left half done: cancelled, it may still come to its end for `grace_s` seconds,
-    as asked for then.
+    as asked for then, or for as long as that takes (None). Cancelled once more, it is left.
 
     If it fails in that time, its failure is raised instead.
     """

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 
-from freerun.control.waiting import FAILING_S, patiently
+from freerun.control.waiting import patiently
 from freerun.core import FreerunError, TrainerError, Version
 from freerun.core.observer import Observer
 from freerun.core.reports import Span
@@ -21,8 +21,8 @@ from freerun.train.base import Trainer
 from freerun.train.checkpoint_folder import CONTROL, CheckpointFolder, Kept
 from freerun.train.protocol import Written
 
-_LAST_SAVE_S = 2.5
-"""How long an interrupted run may take to save what it has: Ctrl-C ends everything within five seconds."""
+_FAILED_SAVE_S = 300.0
+"""How long a run that failed may take to save what it has: the failure may be why that does not end."""
 
 
 class Elsewhere:
@@ -166,12 +166,16 @@ class Checkpointer(Observer):
 
 @asynccontextmanager
 async def saved(*saves: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Do the saves after the block, one after another; after a failure or an interruption too, within a time limit."""
+    """Do the saves after the block, one after another; after a failure too, within a time limit, and after an
+    interruption, until there is a second one. Who was interrupted twice by then saves nothing."""
     try:
         yield
     except (asyncio.CancelledError, FreerunError) as end:
+        us = asyncio.current_task()
+        if us and us.cancelling() > 1:
+            raise
         with suppress(TimeoutError):
-            async with asyncio.timeout(FAILING_S if isinstance(end, FreerunError) else _LAST_SAVE_S):
+            async with asyncio.timeout(_FAILED_SAVE_S if isinstance(end, FreerunError) else None):
                 for save in saves:
                     with suppress(TrainerError):
                         await save()

@@ -139,5 +139,5 @@ def how_to_go_on(folder: RunFolder) -> str:
     if not finished and _has_book(folder):
         return f"stopped; go on with: freerun resume {folder.path}"
     if not finished:
-        return f"stopped; what was done so far is in {folder.path}"
+        return f"stopped before a step was saved: what was learned is gone; its figures are in {folder.path}"
     return f"stopped; step {finished[-1]} is saved; go on with: freerun resume {folder.path}"

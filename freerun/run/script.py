@@ -197,5 +197,9 @@ def _in_a_thread(work: Callable[[], Coroutine[Any, Any, Outcome]]) -> Outcome:
     except KeyboardInterrupt:
         loop, task = running.result()
         loop.call_soon_threadsafe(task.cancel)
-        thread.join()
+        try:
+            thread.join()
+        except KeyboardInterrupt:  # a second time: the step that it is in need not be saved
+            loop.call_soon_threadsafe(task.cancel)
+            thread.join()
         raise

@@ -79,3 +79,51 @@ def test_supervised_training_that_is_stopped_can_go_on(tmp_path: Path) -> None:
     step = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["step"]
     assert errors.strip().splitlines()[-1] == f"stopped; step {step} is saved; go on with: freerun resume {folder}"
     assert list(CheckpointFolder(folder / "checkpoints").finished()) == [step]
+
+
+def stopped_trainer(run: subprocess.Popen[str]) -> int:
+    """Its trainer's pid, in the middle of what it does from now on."""
+    for pid in descendants(run.pid):
+        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        if "trainer" in words:
+            os.kill(pid, signal.SIGSTOP)
+            return pid
+    raise AssertionError("there is no trainer")
+
+
+def interrupt(run: subprocess.Popen[str]) -> None:
+    """Returns when it has said what it is still doing."""
+    assert run.stderr
+    run.send_signal(signal.SIGINT)
+    while "Ctrl-C again to end without" not in run.stderr.readline():
+        assert run.poll() is None
+
+
+@pytest.mark.parametrize("command", ["train", "sft"])
+def test_a_step_that_takes_long_is_finished_and_saved(tmp_path: Path, command: str) -> None:
+    run = start(tmp_path, command)
+    trainer = stopped_trainer(run)
+    interrupt(run)
+    os.kill(trainer, signal.SIGCONT)
+    _, errors = run.communicate(timeout=20)
+    folder = tmp_path / "runs" / "test"
+    step = read_steps(folder / "metrics.jsonl")[-1].step
+    assert errors.strip().splitlines()[-1] == f"stopped; step {step} is saved; go on with: freerun resume {folder}"
+    assert list(CheckpointFolder(folder / "checkpoints").finished()) == [step]
+
+
+def test_a_second_interruption_ends_it_without_the_step(tmp_path: Path) -> None:
+    run = start(tmp_path, "sft")
+    family = {pid: os.pidfd_open(pid) for pid in descendants(run.pid)}
+    stopped_trainer(run)
+    interrupt(run)
+    began = time.monotonic()
+    run.send_signal(signal.SIGINT)
+    _, errors = run.communicate(timeout=10)
+    assert time.monotonic() - began < 5
+    for watched in family.values():
+        assert select.select([watched], [], [], 5)[0]
+        os.close(watched)
+    folder = tmp_path / "runs" / "test"
+    assert errors.strip().splitlines()[-1].startswith("stopped before a step was saved: what was learned is gone")
+    assert not list(CheckpointFolder(folder / "checkpoints").finished())

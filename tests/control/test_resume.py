@@ -150,14 +150,20 @@ def test_an_interrupted_run_finishes_its_step_so_state_and_trainer_agree(seed: i
     assert state_of(world.kept[0]).version == world.trainer.version
 
 
-def test_a_step_that_takes_too_long_is_given_up() -> None:
+@pytest.mark.parametrize("again_s", [100.0, None])
+def test_a_step_is_given_up_when_the_run_is_interrupted_twice(again_s: float | None) -> None:
     world = Crashing(1, steps=10**6, step_s=1000.0)
 
     async def cancelled() -> float:
-        await world.crashes(100.0)
+        going = asyncio.create_task(world.go())
+        for wait_s in (100.0, again_s):
+            await asyncio.wait({going}, timeout=wait_s)
+            going.cancel()
+        await asyncio.wait({going})
         return asyncio.get_running_loop().time()
 
-    assert run_fast(cancelled()) == pytest.approx(101.0)
+    ended = run_fast(cancelled())
+    assert ended == pytest.approx(200.0) if again_s else ended > 1000.0
 
 
 def test_what_was_dealt_and_has_not_ended_is_owed() -> None:
