@@ -1,0 +1,150 @@
+"""What the words of a problem say about its numbers: constants that they imply, and numerals to leave as they are."""
+
+import re
+from collections.abc import Iterator
+from fractions import Fraction
+
+from examples.gsm8k.numerals import IN_WORDS, Number, whole, words_value
+
+IMPLIED: dict[str, tuple[str, ...]] = {
+    r"week(?:s|ly)?": ("7", "4", "5", "52"),
+    r"(?:week)?days?|daily": ("24", "7", "5", "30", "365"),
+    r"weekends?": ("2", "5", "8"),
+    r"months?|monthly|quarterly": ("12", "30", "31", "28", "4", "3"),
+    r"years?|yearly|annual(?:ly)?|age": ("12", "365", "52", "366", "4"),
+    r"decades?": ("10",),
+    r"century|centuries": ("100",),
+    r"hours?|hourly|hrs?|mph": ("60", "24", "3600", "12"),
+    r"minutes?|mins?": ("60",),
+    r"seconds?|secs?": ("60", "3600"),
+    r"noon|midnight|a\.?m\.?|p\.?m\.?|o'clock": ("12", "24"),
+    r"dozens?": ("12", "6"),
+    r"twice|double[sd]?|doubling|both|pairs?|couples?|half|halves|two": ("2", ".5", "1/2", "50", "1.5", "1/4"),
+    r"thrice|triple[sd]?|tripling|triplets": ("3",),
+    r"quadruple[sd]?|quadruplets": ("4",),
+    r"quintuple[sd]?": ("5",),
+    r"quarters?": ("4", "1/4", "3/4", "25", "3"),
+    r"third": ("3", "1/3", "2/3"),
+    r"fourth": ("4", "1/4", "3/4", "3"),
+    r"fifth": ("5", "1/5", "4/5", "4"),
+    r"sixth": ("6", "1/6", "5/6", "5"),
+    r"seventh": ("7", "1/7"),
+    r"eighth": ("8", "1/8"),
+    r"ninth": ("9", "1/9"),
+    r"tenth": ("10", "1/10", "9"),
+    r"feet|foot|ft": ("12", "3"),
+    r"inch(?:es)?": ("12", "36"),
+    r"yards?": ("3", "36"),
+    r"miles?": ("5280",),
+    r"pounds?|lbs?|ounces?|oz": ("16",),
+    r"gallons?|quarts?|pints?|cups?": ("4", "2", "8", "16", "128", "32"),
+    r"tablespoons?|teaspoons?": ("3",),
+    r"\w*(?:meter|metre)s?|cm|km|m": ("100", "1000", "10"),
+    r"kg|kilos?|kilograms?|kilometers?|liters?|litres?|ml|milliliters?|tons?": ("1000", "2000"),
+    r"percent(?:age)?|discount|cents?|dollars?|interest": ("100",),
+    r"dimes?": ("10",),
+    r"nickels?": ("5",),
+    r"quarters?|coins?": ("25", "10", "5"),
+    r"squares?|rectang\w*|perimeter|fenc\w*|garden|sides?": ("4", "2"),
+    r"triang\w*": ("3", "2"),
+    r"hexagon\w*": ("6",),
+    r"pentagon\w*": ("5",),
+    r"octagon\w*": ("8",),
+    r"cubes?": ("6", "3", "8"),
+    r"legs?|paws?|feet|dogs?|cats?|cows?|goats?|sheep|horses?|pigs?|chickens?|ducks?|animals?": ("4", "2"),
+    r"spiders?|octopus\w*|ants?|insects?|bugs?": ("8", "6"),
+    r"wheels?|tires?|cars?|bikes?|bicycles?|tricycles?|motorcycles?": ("4", "2", "3"),
+    r"hands?|fingers?|toes?|nails?": ("5", "10", "20", "2"),
+    r"eyes?|ears?|arms?|shoes?|socks?|gloves?|wings?|parents?|grandparents": ("2", "4"),
+    r"twins?": ("2",),
+    r"alphabet|letters?": ("26",),
+    r"cards?|decks?": ("52",),
+    r"leap": ("366",),
+    r"seasons?": ("4",),
+}
+"""Constants that words stand for or make likely, and that then need be nowhere in the question."""
+
+_WEEKDAYS = re.compile(r"\b(?:mon|tues|wednes|thurs|fri|satur|sun)days?\b", re.IGNORECASE)
+_MONTHS = re.compile(
+    r"\b(?:January|February|March|April|May|June|July|August|September|October|November|December)\b"
+)
+_IMPLIED = [(re.compile(rf"\b(?:{words})\b", re.IGNORECASE), values) for words, values in IMPLIED.items()]
+_PARTS = {
+    "half": 2, "halves": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8,
+    "ninth": 9, "tenth": 10, "twelfth": 12, "twentieth": 20, "hundredth": 100,
+}  # fmt: skip
+_FRACTION_IN_WORDS = re.compile(
+    rf"\b(one|two|three|four|five|six|seven|eight|nine)[ -]({'|'.join(_PARTS)})s?\b", re.IGNORECASE
+)
+FRACTION = re.compile(r"(?<![\d.,/])(?:(\d+) (?:and )?)?(\d+)/(\d+)(?![\d/])")
+_NAME = re.compile(r"(?<=[a-z,] )[A-Z][a-z]+\b")
+
+
+def number_words(text: str) -> Iterator[int]:
+    """The values of the numbers that it has in words, save "one", which is mostly no number."""
+    for found in IN_WORDS.finditer(text):
+        if (value := words_value(found.group())) != 1:
+            yield value
+
+
+def implied(text: str) -> frozenset[Number]:
+    """The constants that a solution of this text may use although they are no numeral of it."""
+    values: set[Number] = {1, 2, *number_words(text)}
+    for words, constants in _IMPLIED:
+        if words.search(text):
+            values.update(whole(Fraction(constant)) for constant in constants)
+    if "%" in text or "$" in text:
+        values.add(100)
+    if _WEEKDAYS.search(text):
+        values.update(range(1, 8))
+    if _MONTHS.search(text):
+        values.update([*range(1, 13), 28, 30, 31])
+    for count, part in _FRACTION_IN_WORDS.findall(text):
+        values.update(_of_fraction(words_value(count), _PARTS[part.lower()]))
+    for before, above, below in FRACTION.findall(text):
+        if int(below):
+            values.update(_of_fraction(int(above), int(below)))
+            values.add(whole(int(before or 0) + Fraction(int(above), int(below))))
+    return frozenset(values)
+
+
+def _of_fraction(above: int, below: int) -> set[Number]:
+    """What a solution makes of 2/5: 2, 5, 0.4, and 3, 0.6 of the rest."""
+    part = Fraction(above, below)
+    return {above, below, abs(below - above), whole(part), whole(abs(1 - part))}
+
+
+FIXED_BEFORE = re.compile(
+    r"(?:\b(?:January|February|March|April|May|June|July|August|September|October|November|December|"
+    r"[Dd]ay|[Gg]rade|[Cc]hapter|[Ll]evel|[Rr]oute|[Hh]ighway|[Ff]light|[Nn]umber|[Nn]o\.|[Rr]oom|[Pp]age|[Ss]tep|"
+    r"[Ww]eek|[Yy]ear|[Aa]partment|[Ss]eason|[Gg]roup|[Tt]eam|[Bb]ox|[Tt]ype|[Pp]lan) |[A-Za-z#:/^\-–]|\bx ?)$"
+)
+"""Before a numeral that names or dates something, or is part of a fraction, a time of day or a size."""
+FIXED_AFTER = re.compile(
+    r"(?:st|nd|rd|th)\b|[:/^][\d]|['’]|[kKmM]\b|s\b|D\b|[ ]?(?:[ap]\.?m\b|[AP]\.?M\b|o'clock|[Oo]'[Cc]lock)|[x×]\d| ?x ?\d|-by-| \d+/\d"
+)
+"""After a numeral that is an ordinal, a time of day, part of a fraction, or written with another unit."""
+PEOPLE_OR_TIMES = re.compile(
+    r"(?: \w+)? ?(?:times|friends|brothers|sisters|siblings|children|kids|people|co-?workers|others|other|classmates|"
+    r"guests|roommates|cousins|teammates|more|colleagues|students|employees|family|members|sons|daughters)\b"
+)
+"""After a numeral n whose problem may count n + 1 or n - 1: "4 times as many", "with 3 friends"."""
+AT_MOST = (
+    (re.compile(r"[ -]hours? (?:a|per|each|every) day|[ -]hours? (?:of sleep|daily)"), 24),
+    (re.compile(r" days? (?:a|per|each|every|of the|in a) week"), 7),
+    (re.compile(r" months? (?:a|per|each|every|of the|in a) year"), 12),
+    (re.compile(r" weeks? (?:a|per|each|every|of the|in a) year"), 52),
+    (re.compile(r" days? (?:a|per|each|every|of the|in a) month"), 30),
+)
+"""What there cannot be more of."""
+CHOOSING = re.compile(
+    r"\b(?:cheaper|cheapest|least|most|maximum|minimum|more than|less than|at least|exceed\w*|over|greater|greatest|larger|largest|"
+    r"smaller|smallest|highest|lowest|fastest|slowest|longest|shortest|whichever|better|best|first|winner|wins?|biggest|oldest|youngest|"
+    r"enough|until|before|limit)\b"
+)
+"""A problem with one of these words may go another way when its numbers come in another order."""
+
+
+def counted_names(text: str) -> int:
+    """How many people the text seems to name."""
+    return len(set(_NAME.findall(text)))
