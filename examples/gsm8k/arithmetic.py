@@ -97,3 +97,16 @@ def longest_sum(tree: Tree) -> int:
     operator, left, right = tree
     inside = max(longest_sum(left), longest_sum(right))
     return longest_sum(left) + 1 if operator == "+" else inside
+
+
+def is_chain(tree: Tree) -> bool:
+    """A sum of numerals, or a product: their order does not matter."""
+    operators: set[str] = set()
+
+    def visit(part: Tree) -> bool:
+        if isinstance(part, int):
+            return True
+        operators.add(part[0])
+        return visit(part[1]) and isinstance(part[2], int)
+
+    return visit(tree) and operators in ({"+"}, {"*"})

@@ -10,7 +10,7 @@ from examples.gsm8k.arithmetic import Unreadable, compute, parse
 from examples.gsm8k.drawing import drawn
 from examples.gsm8k.numerals import Form, Number, exact
 from examples.gsm8k.template import SEPARATOR, Quantity, Slot, Template
-from examples.gsm8k.tracing import MARK
+from examples.gsm8k.reading import MARK
 
 
 def drills(answers: Iterable[str], count: int, seed: int) -> Iterator[dict[str, str]]:

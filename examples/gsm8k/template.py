@@ -60,6 +60,8 @@ class Quantity:
     """Something is computed with it."""
     counts: bool = False
     """The problem may count one more or one fewer of it."""
+    odd: bool = False
+    """It is written somewhere in a way that no other number could be."""
     places: int = 99
     """The most digits after the point that all of its slots have room for."""
 

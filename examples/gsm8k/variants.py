@@ -25,8 +25,9 @@ from examples.gsm8k.arithmetic import Unreadable, compute, parse
 from examples.gsm8k.drawing import drawn
 from examples.gsm8k.drills import drills
 from examples.gsm8k.numerals import exact
+from examples.gsm8k.reading import EQUATION, MARK
 from examples.gsm8k.template import Reason, Refused, Template
-from examples.gsm8k.tracing import EQUATION, MARK, trace
+from examples.gsm8k.tracing import trace
 
 Row = dict[str, str]
 

@@ -87,6 +87,11 @@ def number_words(text: str) -> Iterator[int]:
             yield value
 
 
+def ordinals(text: str) -> set[int]:
+    """Of "the 5th day", 5."""
+    return {int(found) for found in re.findall(r"(?<![\d.,])(\d+)(?:st|nd|rd|th)\b", text)}
+
+
 def implied(text: str) -> frozenset[Number]:
     """The constants that a solution of this text may use although they are no numeral of it."""
     values: set[Number] = {1, 2, *number_words(text)}
