@@ -48,8 +48,10 @@ def of_mark(mark: str) -> Template | None:
     quantities = [quantity(value, form) for value, form in zip(values, forms, strict=True)]
     quantities.append(Quantity(result, tree=tree, places=Form.of(shown).places))
     given = [index for index in range(len(values)) if quantities[index].free]
-    template = Template(text, slots, quantities, [len(values)], given)
-    return template if given and template.filled(template.values({}))["answer"] == text.partition(SEPARATOR)[2] else None
+    template = Template(text, slots, quantities, [len(values)], given, [])
+    return (
+        template if given and template.filled(template.values({}))["answer"] == text.partition(SEPARATOR)[2] else None
+    )
 
 
 def quantity(value: Number, form: Form) -> Quantity:

@@ -10,13 +10,13 @@ from examples.gsm8k.template import SEPARATOR, Reason, Refused
 
 MARK = re.compile(r"<<([^<>\n]*)>>")
 FINAL = re.compile(r"\n#### *(\S+)\s*$")
-EQUATION = re.compile(
-    r"(?<![\d.,/*+=\-x])\(?\$?{n}\)?(?: ?[-+*/x×÷] ?\(?\$?{n}\)?)+ ?= ?\$?{n}(?![\d]|,\d|\.\d| ?[-+*/=x×÷] ?[\d$(])".replace(
-        "{n}", rf"(?:{NUMERAL.pattern})"
-    )
+_UNIT = r"%?(?:[ -]?[A-Za-z][A-Za-z'’/]*(?: [A-Za-z'’/]+){0,3}?)?\)*"
+_OPERATOR = re.compile(rf"({_UNIT})\s*([-+*/x×X÷−–])\s*([($]*)")
+_EQUALS = re.compile(rf"({_UNIT})\s*=\s*\$?")
+_OPERATORS = {"x": "*", "X": "*", "×": "*", "÷": "/", "−": "-", "–": "-"}
+_ALGEBRA = re.compile(
+    r"\d ?[b-fhjknp-zX] ?[-+*/=](?! ?\d+ ?[x*])|(?<![\w'’])[a-zA-Z] ?[=+]|[=+] ?[a-zX]\b(?!['’])|\b[Ll]et \w\b"
 )
-"""One that the solution has without a mark: 5 * 3 = 15."""
-_ALGEBRA = re.compile(r"\d[b-lnp-z]\b(?! ?\d)|\b[a-zX] ?[=+]|[=+] ?[a-zX]\b(?!')|\b[Ll]et \w\b")
 _ORDINAL = re.compile(r"(?:st|nd|rd|th)\b")
 _YEARS = range(1900, 2100)
 
@@ -123,21 +123,23 @@ def read_line(reading: Reading, at: int, line: str) -> None:
     """Its steps in their order, then the numerals that are none of theirs."""
     first = len(reading.steps)
     plain = MARK.sub(lambda mark: "\x01" * len(mark.group()), line)
-    found = [*MARK.finditer(line), *EQUATION.finditer(plain)]
+    numerals = list(NUMERAL.finditer(plain))
     taken: set[int] = set()
-    for step in sorted(found, key=lambda step: step.start()):
-        made = of_mark(step, line, plain, taken) if step.re is MARK else of_equation(step)
-        if made is not None:
-            spans = [span for spans in [*made.operand_spans, made.result_spans] for span in spans]
-            taken.update(start for start, _ in spans)
-            reading.steps.append(shifted(made, at))
-    for numeral in NUMERAL.finditer(plain):
+    for found in sorted([*MARK.finditer(line), *numerals], key=lambda found: found.start()):
+        before = [numeral for numeral in numerals if numeral.end() <= found.start()]
+        step = of_mark(found, line, before, taken) if found.re is MARK else of_equation(found, line, before)
+        if step is not None:
+            for spans in [*step.operand_spans, step.result_spans]:
+                spans[:] = [span for span in spans if span[0] not in taken]  # one result = 15 may begin the next: = 15*2
+                taken.update(start for start, _ in spans)
+            reading.steps.append(shifted(step, at))
+    for numeral in numerals:
         if numeral.start() not in taken and not _ORDINAL.match(plain, numeral.end()):
             span = at + numeral.start(), at + numeral.end()
             reading.mentions.append(Mention(exact(numeral.group()), span, range(first, len(reading.steps))))
 
 
-def of_mark(mark: re.Match[str], line: str, plain: str, taken: set[int]) -> Step:
+def of_mark(mark: re.Match[str], line: str, before: list[re.Match[str]], taken: set[int]) -> Step:
     """It and what belongs to it in the text: 48/2 = <<48/2=24>>24."""
     expression, _, shown = mark.group(1).rpartition("=")
     try:
@@ -155,30 +157,89 @@ def of_mark(mark: re.Match[str], line: str, plain: str, taken: set[int]) -> Step
         result_spans.append(after.span(1))
     elif after and after.start(1) == mark.end():
         raise Refused(Reason.INEXACT)
-    before = list(NUMERAL.finditer(plain, 0, mark.start()))[-len(values) :]
-    if [exact(found.group()) for found in before] == values and not taken & {found.start() for found in before}:
-        for spans, found in zip(operand_spans, before, strict=True):
+    if tree == 0 and (chain := chain_before(line, before, mark.start())) is not None:  # 8*3 = <<24=24>>24
+        written = in_numbers(chain, result)
+        if written is not None:
+            return Step(*written, result, [*operand_spans[0], *result_spans])
+    nearest = before[-len(values) :]
+    if [exact(found.group()) for found in nearest] == values and not taken & {found.start() for found in nearest}:
+        for spans, found in zip(operand_spans, nearest, strict=True):
             spans.append(found.span())
     return Step(tree, values, operand_spans, result, result_spans)
 
 
-def of_equation(found: re.Match[str]) -> Step | None:
-    """None if it is not right."""
-    expression, _, shown = re.sub(r"[x×]", "*", found.group().replace("$", " ").replace("÷", "/")).rpartition("=")
-    try:
-        tree, values, spans = parse(expression)
-        if compute(tree, values) != exact(shown.strip()):
-            return None
-    except (Unreadable, ZeroDivisionError):
+def of_equation(shown: re.Match[str], line: str, before: list[re.Match[str]]) -> Step | None:
+    """5 boxes * 3 = 15, where a solution has it without a mark; None if that numeral is not the result of one."""
+    chain = chain_before(line, before, shown.start())
+    written = None if chain is None else in_numbers(chain, exact(shown.group()))
+    return None if written is None else Step(*written, exact(shown.group()), [shown.span()])
+
+
+Part = tuple[str, re.Match[str], str]
+"""A numeral with the parentheses before it, and what comes after it: a percent sign, parentheses, an operator."""
+
+
+def chain_before(line: str, numerals: list[re.Match[str]], end: int) -> list[Part] | None:
+    """The numerals joined by operators that stand before an equals sign there."""
+    parts: list[Part] = []
+    next_start, opened = end, ""
+    for numeral in reversed(numerals):
+        gap = line[numeral.end() : next_start]
+        found = (_OPERATOR if parts else _EQUALS).fullmatch("*(" if parts and gap == "(" else gap)
+        if found is None:
+            break
+        unit = "".join(character for character in found[1] if character in "%)")
+        if parts:
+            opened = found[3].replace("$", "")
+            parts[0] = (opened, *parts[0][1:])
+            unit += _OPERATORS.get(found[2], found[2])
+        parts.insert(0, ("", numeral, unit))
+        next_start = numeral.start()
+    if len(parts) < 2:
         return None
-    start = found.start()
-    operand_spans = [[(start + first, start + last)] for first, last in spans]
-    return Step(tree, values, operand_spans, exact(shown.strip()), [(found.end() - len(shown.strip()), found.end())])
+    before = re.search(r"[($]*$", line[: parts[0][1].start()])
+    missing = sum(part[2].count(")") - part[0].count("(") for part in parts)
+    if before is None or before.group().count("(") < missing:
+        return None
+    parts[0] = ("(" * missing, *parts[0][1:])
+    return parts
+
+
+def in_numbers(chain: list[Part], result: Number) -> tuple[Tree, list[Number], list[list[Span]]] | None:
+    """Tree, operands and their places, if that is what the chain comes to, with 20% as 20 or as 20/100."""
+    for as_part in (False, True):
+        text, spans = "", list[list[Span]]()
+        for opened, numeral, after in chain:
+            spans.append([numeral.span()])
+            part = as_part and "%" in after
+            text += f"{opened}({numeral.group()}/100)" if part else opened + numeral.group()
+            text += after.replace("%", "")
+            if part:
+                spans.append([])
+        try:
+            tree, values, _ = parse(text)
+            if compute(tree, values) == result:
+                return tree, values, spans
+        except (Unreadable, ZeroDivisionError):
+            return None
+    return None
 
 
 def shifted(step: Step, by: int) -> Step:
     """The same step of a line that starts there."""
-    operand_spans = [[(start + by, end + by) for start, end in spans] for spans in step.operand_spans]
-    return Step(
-        step.tree, step.operands, operand_spans, step.result, [(start + by, end + by) for start, end in step.result_spans]
-    )
+    operands = [[(start + by, end + by) for start, end in spans] for spans in step.operand_spans]
+    result = [(start + by, end + by) for start, end in step.result_spans]
+    return Step(step.tree, step.operands, operands, step.result, result)
+
+
+def equations(answer: str) -> list[tuple[Tree, list[Number], Number]]:
+    """All that it says outside of marks."""
+    found = []
+    for line in answer.splitlines():
+        plain = MARK.sub("", line)
+        numerals = list(NUMERAL.finditer(plain))
+        for index, numeral in enumerate(numerals):
+            chain = chain_before(plain, numerals[:index], numeral.start())
+            if chain is not None and (written := in_numbers(chain, exact(numeral.group()))) is not None:
+                found.append((written[0], written[1], exact(numeral.group())))
+    return found

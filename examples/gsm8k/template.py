@@ -88,8 +88,8 @@ class Template:
     """The computed quantities, each after those that it needs."""
     given: list[int]
     """The quantities that are free."""
-    ranked: frozenset[int] = frozenset()
-    """Quantities that stay in the order of their values."""
+    ranked: list[list[int]]
+    """Quantities that stay in this order, by value."""
 
     def values(self, given: dict[int, Number]) -> list[Number]:
         """Of all quantities, if the free ones have these values. ZeroDivisionError if there are none."""

@@ -36,7 +36,7 @@ class Tracer:
         self._quantities: list[Quantity] = []
         self._slots: list[Slot] = []
         self._groups = any("," in found.group() for found in NUMERAL.finditer(reading.text))
-        self._implied = words.implied(reading.text)
+        self._likely, self._unlikely = words.implied(reading.text)
         self._words = frozenset(words.number_words(reading.question))
         self._names = words.counted_names(reading.question)
         self._constants: dict[Number, int] = {}
@@ -72,10 +72,11 @@ class Tracer:
         """The sources of this value where it is computed with."""
         steps, obliged = self._reading.steps, set()
         made = [(index, self._results[index]) for index, step in enumerate(steps) if step.result == value]
-        common = self._unmade(value, Reason.OPERAND, not made)
-        options = [[*common, *(result for at, result in made if at < index)] for index, _ in places]
-        if not all(options):
-            raise Refused(Reason.OPERAND)
+        common = self._unmade(value)
+        options = [
+            [*common, *(result for at, result in made if at < index)] or self._unlikely_source(value, Reason.OPERAND)
+            for index, _ in places
+        ]
         if value in self._given:
             obliged.add(self._given[value])
         if value in self._words:
@@ -109,7 +110,7 @@ class Tracer:
     def _mentioned(self, value: Number, line: range) -> int:
         steps = self._reading.steps
         made = [self._results[index] for index in range(line.stop) if steps[index].result == value]
-        sources = [*self._unmade(value, Reason.NUMERAL, not made), *made]
+        sources = [*self._unmade(value), *made] or self._unlikely_source(value, Reason.NUMERAL)
         of_line = {source for index in line for source in [*leaves_of(self._quantities[self._results[index]])]}
         of_line |= {self._results[index] for index in line}
         sources = [source for source in sources if source in of_line] or sources
@@ -117,15 +118,17 @@ class Tracer:
             self._alike.append(sources)
         return sources[0]
 
-    def _unmade(self, value: Number, reason: Reason, required: bool) -> list[int]:
+    def _unmade(self, value: Number) -> list[int]:
         """Its sources other than results."""
         sources = [self._given[value]] if value in self._given else []
-        if value in self._implied or (value > 2 and value == self._names):
+        if value in self._likely or value in self._names:
             sources.append(self._constant(value))
-        sources += self._percents(value)
-        if required and not sources:
+        return [*sources, *self._percents(value), *self._counts(value)]
+
+    def _unlikely_source(self, value: Number, reason: Reason) -> list[int]:
+        if value not in self._unlikely:
             raise Refused(reason)
-        return sources + self._counts(value)
+        return [self._constant(value)]
 
     def _percents(self, value: Number) -> list[int]:
         """20%: 0.2; and of what is cheaper, 80%: 80, 0.8; dearer: 120, 1.2."""
@@ -248,7 +251,7 @@ class Tracer:
                     self._hold(one)
                 for other in known[:i]:
                     a, b = self._quantities[one].value, self._quantities[other].value
-                    if value in (a + b, abs(a - b), a * b) or value * b == a or value * a == b:
+                    if value in (a + b, abs(a - b)):
                         self._hold(one, other)
 
     def _hold_what_words_say(self) -> None:
@@ -298,12 +301,13 @@ class Tracer:
         slots = sorted(self._slots, key=lambda slot: slot.start)
         return Template(self._reading.text, slots, self._quantities, order, given, self._ranked())
 
-    def _ranked(self) -> frozenset[int]:
+    def _ranked(self) -> list[list[int]]:
         """Numbers of the question keep their order, and so do results where something is chosen by size."""
-        ranked = [*map(self._constant, self._words), *self._given.values()]
+        ranked = [[*map(self._constant, self._words), *self._given.values()]]
         if words.CHOOSING.search(self._reading.question):
-            ranked += self._results
-        return frozenset({self._quantities[index].value: index for index in ranked}.values())
+            ranked.append(self._results)
+        by_value = [{self._quantities[index].value: index for index in of_kind} for of_kind in ranked]
+        return [[of_kind[value] for value in sorted(of_kind)] for of_kind in by_value]
 
 
 def leaves_of(quantity: Quantity) -> frozenset[int]:

@@ -6,69 +6,75 @@ from fractions import Fraction
 
 from examples.gsm8k.numerals import IN_WORDS, Number, whole, words_value
 
-IMPLIED: dict[str, tuple[str, ...]] = {
-    r"week(?:s|ly)?": ("7", "4", "5", "52"),
-    r"(?:week)?days?|daily": ("24", "7", "5", "30", "365"),
-    r"weekends?": ("2", "5", "8"),
-    r"months?|monthly|quarterly": ("12", "30", "31", "28", "4", "3"),
-    r"years?|yearly|annual(?:ly)?|age": ("12", "365", "52", "366", "4"),
-    r"decades?": ("10",),
-    r"century|centuries": ("100",),
-    r"hours?|hourly|hrs?|mph": ("60", "24", "3600", "12"),
-    r"minutes?|mins?": ("60",),
+IMPLIED: dict[str, tuple[str, str]] = {
+    r"week(?:s|ly)?": ("7", "4 5 52"),
+    r"(?:week)?days?|daily": ("24", "7 5 30 365"),
+    r"weekends?": ("2", "5 8"),
+    r"months?|monthly|quarterly": ("12 30", "31 28 4 3"),
+    r"years?|yearly|annual(?:ly)?|age": ("12", "365 52 366 4"),
+    r"decades?": ("10", ""),
+    r"century|centuries": ("100", ""),
+    r"hours?|hourly|hrs?|mph": ("60", "24 3600 12"),
+    r"minutes?|mins?": ("60", ""),
     r"seconds?|secs?": ("60", "3600"),
     r"noon|midnight|a\.?m\.?|p\.?m\.?|o'clock": ("12", "24"),
     r"dozens?": ("12", "6"),
-    r"twice|double[sd]?|doubling|both|pairs?|couples?|half|halves|two": ("2", ".5", "1/2", "50", "1.5", "1/4"),
-    r"thrice|triple[sd]?|tripling|triplets": ("3",),
-    r"quadruple[sd]?|quadruplets": ("4",),
-    r"quintuple[sd]?": ("5",),
-    r"quarters?": ("4", "1/4", "3/4", "25", "3"),
-    r"third": ("3", "1/3", "2/3"),
-    r"fourth": ("4", "1/4", "3/4", "3"),
-    r"fifth": ("5", "1/5", "4/5", "4"),
-    r"sixth": ("6", "1/6", "5/6", "5"),
-    r"seventh": ("7", "1/7"),
-    r"eighth": ("8", "1/8"),
-    r"ninth": ("9", "1/9"),
-    r"tenth": ("10", "1/10", "9"),
+    r"twice|double[sd]?|doubling|both|pairs?|couples?|half|halves": ("2 .5", "50 1.5 .25"),
+    r"thrice|triple[sd]?|tripling|triplets": ("3", ""),
+    r"quadruple[sd]?|quadruplets": ("4", ""),
+    r"quintuple[sd]?": ("5", ""),
+    r"quarters?": ("4 1/4 3/4 25", "3 .25"),
+    r"third": ("3 1/3 2/3", ""),
+    r"fourth": ("4 1/4 3/4", "3"),
+    r"fifth": ("5 1/5 4/5", "4"),
+    r"sixth": ("6 1/6 5/6", "5"),
+    r"seventh": ("7 1/7", "6"),
+    r"eighth": ("8 1/8", "7"),
+    r"ninth": ("9 1/9", "8"),
+    r"tenth": ("10 1/10", "9"),
     r"feet|foot|ft": ("12", "3"),
     r"inch(?:es)?": ("12", "36"),
     r"yards?": ("3", "36"),
-    r"miles?": ("5280",),
-    r"pounds?|lbs?|ounces?|oz": ("16",),
-    r"gallons?|quarts?|pints?|cups?": ("4", "2", "8", "16", "128", "32"),
-    r"tablespoons?|teaspoons?": ("3",),
-    r"\w*(?:meter|metre)s?|cm|km|m": ("100", "1000", "10"),
-    r"kg|kilos?|kilograms?|kilometers?|liters?|litres?|ml|milliliters?|tons?": ("1000", "2000"),
-    r"percent(?:age)?|discount|cents?|dollars?|interest": ("100",),
-    r"dimes?": ("10",),
-    r"nickels?": ("5",),
-    r"quarters?|coins?": ("25", "10", "5"),
-    r"squares?|rectang\w*|perimeter|fenc\w*|garden|sides?": ("4", "2"),
+    r"miles?": ("", "5280"),
+    r"pounds?|lbs?|ounces?|oz": ("16", ""),
+    r"gallons?|quarts?|pints?": ("4 2 8 16", "128 32"),
+    r"cups?": ("", "2 8 16"),
+    r"tablespoons?|teaspoons?": ("3", ""),
+    r"\w*(?:meter|metre)s?|cm|km|m": ("100 1000", "10"),
+    r"kg|kilos?|kilograms?|kilometers?|liters?|litres?|ml|milliliters?|tons?": ("1000 2000", ""),
+    r"percent(?:age)?|discount|cents?|dollars?|interest": ("100", ".01"),
+    r"dimes?": ("10", ".1"),
+    r"nickels?": ("5", ".05"),
+    r"coins?|penny|pennies": ("25 10 5", ".01"),
+    r"squares?|rectang\w*|perimeter": ("4 2", ""),
+    r"fenc\w*|gardens?|sides?": ("", "4 2"),
     r"triang\w*": ("3", "2"),
-    r"hexagon\w*": ("6",),
-    r"pentagon\w*": ("5",),
-    r"octagon\w*": ("8",),
-    r"cubes?": ("6", "3", "8"),
-    r"legs?|paws?|feet|dogs?|cats?|cows?|goats?|sheep|horses?|pigs?|chickens?|ducks?|animals?": ("4", "2"),
-    r"spiders?|octopus\w*|ants?|insects?|bugs?": ("8", "6"),
-    r"wheels?|tires?|cars?|bikes?|bicycles?|tricycles?|motorcycles?": ("4", "2", "3"),
-    r"hands?|fingers?|toes?|nails?": ("5", "10", "20", "2"),
-    r"eyes?|ears?|arms?|shoes?|socks?|gloves?|wings?|parents?|grandparents": ("2", "4"),
-    r"twins?": ("2",),
-    r"alphabet|letters?": ("26",),
-    r"cards?|decks?": ("52",),
-    r"leap": ("366",),
-    r"seasons?": ("4",),
+    r"hexagon\w*": ("6", ""),
+    r"pentagon\w*": ("5", ""),
+    r"octagon\w*": ("8", ""),
+    r"cubes?": ("6", "3 8"),
+    r"legs?|legged|paws?|feet|hooves": ("4 2", "8 6"),
+    r"dogs?|cats?|cows?|goats?|sheep|horses?|pigs?|chickens?|ducks?|animals?": ("", "4 2"),
+    r"spiders?|octopus\w*": ("8", ""),
+    r"ants?|insects?|bugs?": ("", "6"),
+    r"wheels?|tires?": ("4 2 3", ""),
+    r"cars?|bikes?|bicycles?|tricycles?|motorcycles?": ("", "4 2 3"),
+    r"hands?|fingers?|toes?|nails?": ("5 10 20", ""),
+    r"parents?|grandparents": ("2", "4"),
+    r"alphabet|letters?": ("", "26"),
+    r"cards?|decks?": ("", "52"),
+    r"leap": ("366", ""),
+    r"seasons?": ("", "4"),
 }
-"""Constants that words stand for or make likely, and that then need be nowhere in the question."""
+"""Constants that words stand for: those to reckon with, and those to think of where nothing else explains a number."""
 
-_WEEKDAYS = re.compile(r"\b(?:mon|tues|wednes|thurs|fri|satur|sun)days?\b", re.IGNORECASE)
-_MONTHS = re.compile(
-    r"\b(?:January|February|March|April|May|June|July|August|September|October|November|December)\b"
-)
-_IMPLIED = [(re.compile(rf"\b(?:{words})\b", re.IGNORECASE), values) for words, values in IMPLIED.items()]
+_WEEKDAYS = re.compile(r"\b(?:mon|tues|wednes|thurs|fri|satur|sun)days?\b")
+_MONTH_NAMES = "January|February|March|April|May|June|July|August|September|October|November|December"
+_MONTHS = re.compile(rf"\b(?:{_MONTH_NAMES})\b".lower())
+_IMPLIED = [
+    (re.compile(rf"\b(?:{pattern})\b"), *(frozenset(whole(Fraction(each)) for each in some.split()) for some in both))
+    for pattern, both in IMPLIED.items()
+]
 _PARTS = {
     "half": 2, "halves": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8,
     "ninth": 9, "tenth": 10, "twelfth": 12, "twentieth": 20, "hundredth": 100,
@@ -77,6 +83,7 @@ _FRACTION_IN_WORDS = re.compile(
     rf"\b(one|two|three|four|five|six|seven|eight|nine)[ -]({'|'.join(_PARTS)})s?\b", re.IGNORECASE
 )
 FRACTION = re.compile(r"(?<![\d.,/])(?:(\d+) (?:and )?)?(\d+)/(\d+)(?![\d/])")
+_LIST_OF_NAMES = re.compile(r"\b[A-Z]\w+(?:, [A-Z]\w+)*,? and [A-Z]\w+\b")
 _NAME = re.compile(r"(?<=[a-z,] )[A-Z][a-z]+\b")
 
 
@@ -92,25 +99,31 @@ def ordinals(text: str) -> set[int]:
     return {int(found) for found in re.findall(r"(?<![\d.,])(\d+)(?:st|nd|rd|th)\b", text)}
 
 
-def implied(text: str) -> frozenset[Number]:
-    """The constants that a solution of this text may use although they are no numeral of it."""
-    values: set[Number] = {1, 2, *number_words(text)}
-    for words, constants in _IMPLIED:
-        if words.search(text):
-            values.update(whole(Fraction(constant)) for constant in constants)
+def implied(text: str) -> tuple[frozenset[Number], frozenset[Number]]:
+    """The constants that a solution of this text may use although they are no numeral of it: likely and less likely."""
+    likely: set[Number] = {1, 2, *number_words(text)}
+    unlikely: set[Number] = {0}
+    text = text.lower()
+    for pattern, values, others in _IMPLIED:
+        if pattern.search(text):
+            likely |= values
+            unlikely |= others
     if "%" in text or "$" in text:
-        values.add(100)
+        likely.add(100)
+    if "%" in text:
+        unlikely.add(Fraction(1, 100))
     if _WEEKDAYS.search(text):
-        values.update(range(1, 8))
+        likely |= {5, 7}
+        unlikely.update(range(1, 8))
     if _MONTHS.search(text):
-        values.update([*range(1, 13), 28, 30, 31])
+        unlikely.update([*range(1, 13), 28, 30, 31])
     for count, part in _FRACTION_IN_WORDS.findall(text):
-        values.update(_of_fraction(words_value(count), _PARTS[part.lower()]))
+        likely |= _of_fraction(words_value(count), _PARTS[part.lower()])
     for before, above, below in FRACTION.findall(text):
         if int(below):
-            values.update(_of_fraction(int(above), int(below)))
-            values.add(whole(int(before or 0) + Fraction(int(above), int(below))))
-    return frozenset(values)
+            likely |= _of_fraction(int(above), int(below))
+            likely.add(whole(int(before or 0) + Fraction(int(above), int(below))))
+    return frozenset(likely), frozenset(unlikely)
 
 
 def _of_fraction(above: int, below: int) -> set[Number]:
@@ -120,15 +133,16 @@ def _of_fraction(above: int, below: int) -> set[Number]:
 
 
 FIXED_BEFORE = re.compile(
-    r"(?:\b(?:January|February|March|April|May|June|July|August|September|October|November|December|"
-    r"[Dd]ay|[Gg]rade|[Cc]hapter|[Ll]evel|[Rr]oute|[Hh]ighway|[Ff]light|[Nn]umber|[Nn]o\.|[Rr]oom|[Pp]age|[Ss]tep|"
-    r"[Ww]eek|[Yy]ear|[Aa]partment|[Ss]eason|[Gg]roup|[Tt]eam|[Bb]ox|[Tt]ype|[Pp]lan) |[A-Za-z#:/^\-–]|\bx ?)$"
+    rf"(?:\b(?:{_MONTH_NAMES}|[Dd]ay|[Gg]rade|[Cc]hapter|[Ll]evel|[Rr]oute|[Hh]ighway|[Ff]light|[Nn]umber|[Nn]o\.|"
+    r"[Rr]oom|[Pp]age|[Ss]tep|[Ww]eek|[Yy]ear|[Aa]partment|[Ss]eason|[Gg]roup|[Tt]eam|[Bb]ox|[Tt]ype|[Pp]lan) |"
+    r"[A-Za-z#:/^\-–]|\bx ?)$"
 )
 """Before a numeral that names or dates something, or is part of a fraction, a time of day or a size."""
 FIXED_AFTER = re.compile(
-    r"(?:st|nd|rd|th)\b|[:/^][\d]|['’]|[kKmM]\b|s\b|D\b|[ ]?(?:[ap]\.?m\b|[AP]\.?M\b|o'clock|[Oo]'[Cc]lock)|[x×]\d| ?x ?\d|-by-| \d+/\d"
+    r"(?:st|nd|rd|th)\b|[:/^]\d|['’]|[kKmM]\b|s\b|D\b| ?[AaPp]\.?[Mm]\b| ?[Oo]['’][Cc]lock|[x×]\d| ?x ?\d|-by-|"
+    r" \d+/\d|[-–]\d"
 )
-"""After a numeral that is an ordinal, a time of day, part of a fraction, or written with another unit."""
+"""After a numeral that is an ordinal, a time of day, part of a fraction or a range, or written with another unit."""
 PEOPLE_OR_TIMES = re.compile(
     r"(?: \w+)? ?(?:times|friends|brothers|sisters|siblings|children|kids|people|co-?workers|others|other|classmates|"
     r"guests|roommates|cousins|teammates|more|colleagues|students|employees|family|members|sons|daughters)\b"
@@ -143,13 +157,13 @@ AT_MOST = (
 )
 """What there cannot be more of."""
 CHOOSING = re.compile(
-    r"\b(?:cheaper|cheapest|least|most|maximum|minimum|more than|less than|at least|exceed\w*|over|greater|greatest|larger|largest|"
-    r"smaller|smallest|highest|lowest|fastest|slowest|longest|shortest|whichever|better|best|first|winner|wins?|biggest|oldest|youngest|"
-    r"enough|until|before|limit)\b"
+    r"\b(?:cheape[rs]t?|least|most|maximum|minimum|greatest|largest|smallest|highest|lowest|fastest|slowest|longest|"
+    r"shortest|whichever|better|best|winner|wins?|biggest|oldest|youngest|exceed\w*)\b"
 )
 """A problem with one of these words may go another way when its numbers come in another order."""
 
 
-def counted_names(text: str) -> int:
-    """How many people the text seems to name."""
-    return len(set(_NAME.findall(text)))
+def counted_names(text: str) -> set[int]:
+    """How many people the text may name: all, and those of each list like "Ann, Bob and Carl"."""
+    lists = {len(re.findall(r"[A-Z]\w+", found.group())) for found in _LIST_OF_NAMES.finditer(text)}
+    return {len(set(_NAME.findall(text))), *lists} - {0, 1}
