@@ -7,41 +7,105 @@ numbers that are good already, this finds others even where few are, as with div
 
 import random
 from collections.abc import Iterator
+from fractions import Fraction
+from itertools import pairwise
 
+from examples.gsm8k.arithmetic import compute, leaves
 from examples.gsm8k.numerals import Number, significant_digits, whole
 from examples.gsm8k.template import Quantity, Template
-from fractions import Fraction
 
 GROWTH = 20
-"""How many times larger or smaller than it was a result may be."""
-PROPOSALS = 6
-"""How often another value of a given number is tried in one turn."""
+"""How many times larger or smaller than it was a number may be."""
+PROPOSALS = 12
+"""How many other values of a given number are tried in one turn."""
 ROUNDS = 6
 """Rounds through the given numbers without anything new after which there is nothing more to find."""
+FINER = 0.4
+"""How often a round number becomes one that is less round: 300 becomes 350."""
+SMALL = 12
+"""Counts up to that are small, and stay so."""
+PLACES = 6
+"""The most digits after the point of a number that is written nowhere."""
 
 
 def drawn(template: Template, count: int, rng: random.Random) -> Iterator[list[Number]]:
     """Up to `count` times the values of all quantities, all different, and different from the original's."""
-    current = {given: template.quantities[given].value for given in template.given}
-    seen = {tuple(current.values())}
-    limits = [Limits(quantity) for quantity in template.quantities]
-    order = sorted(range(len(template.quantities)), key=lambda index: template.quantities[index].value)
-    ranked = [index for index in order if index in template.ranked]
+    search = Search(template)
+    seen = {search.given()}
     fruitless = 0
     while count and fruitless < ROUNDS:
         for given in rng.sample(template.given, len(template.given)):
-            for _ in range(PROPOSALS):
-                value = proposal(template.quantities[given], rng)
-                if value != current[given] and good(template, {**current, given: value}, limits, ranked):
-                    current[given] = value
-                    break
-        if tuple(current.values()) in seen:
+            search.turn([given], rng)
+        if search.given() in seen and len(template.given) > 1:
+            search.turn(rng.sample(template.given, 2), rng)
+        if search.given() in seen:
             fruitless += 1
             continue
-        seen.add(tuple(current.values()))
+        seen.add(search.given())
         fruitless = 0
         count -= 1
-        yield template.values(current)
+        yield list(search.values)
+
+
+class Search:
+    """Numbers that are good, and go on being so."""
+
+    def __init__(self, template: Template) -> None:
+        self._template = template
+        self.values: list[Number] = [quantity.value for quantity in template.quantities]
+        self._limits = [Limits(quantity) for quantity in template.quantities]
+        self._after = {given: list(dependents(template, given)) for given in template.given}
+
+    def given(self) -> tuple[Number, ...]:
+        return tuple(self.values[given] for given in self._template.given)
+
+    def turn(self, given: list[int], rng: random.Random) -> None:
+        """Gives these other values, if it finds some that are good."""
+        for _ in range(PROPOSALS):
+            changes = {index: proposal(self._template.quantities[index], rng) for index in given}
+            if all(self.values[index] != value for index, value in changes.items()) and self._take(changes):
+                return
+
+    def _take(self, changes: dict[int, Number]) -> bool:
+        """Whether they are good; if not, everything stays."""
+        before = list(self.values)
+        for index, value in changes.items():
+            self.values[index] = value
+        if self._computed(changes) and self._in_order():
+            return True
+        self.values = before
+        return False
+
+    def _computed(self, changes: dict[int, Number]) -> bool:
+        if not all(self._limits[index].allow(value) for index, value in changes.items()):
+            return False
+        quantities = self._template.quantities
+        after = {index for given in changes for index in self._after[given]} if len(changes) > 1 else None
+        for index in self._template.order if after else self._after[next(iter(changes))]:
+            if after is None or index in after:
+                tree = quantities[index].tree
+                assert tree is not None
+                try:
+                    self.values[index] = compute(tree, self.values)
+                except ZeroDivisionError:
+                    return False
+                if not self._limits[index].allow(self.values[index]):
+                    return False
+        return True
+
+    def _in_order(self) -> bool:
+        values = self.values
+        return all(values[a] < values[b] for ranked in self._template.ranked for a, b in pairwise(ranked))
+
+
+def dependents(template: Template, given: int) -> Iterator[int]:
+    """What is computed from it, directly or not, in order."""
+    found = {given}
+    for index in template.order:
+        tree = template.quantities[index].tree
+        if tree is not None and leaves(tree) & found:
+            found.add(index)
+            yield index
 
 
 class Limits:
@@ -49,34 +113,22 @@ class Limits:
 
     def __init__(self, quantity: Quantity) -> None:
         was = quantity.value
-        self.places = min(quantity.places, 6) if was.denominator != 1 or quantity.places < 99 else 0
-        self.is_whole = was.denominator == 1
-        self.least: Number = was / Fraction(GROWTH)
-        self.most: Number = was * GROWTH
+        self._whole = was.denominator == 1
+        self._scale = 10 ** min(quantity.places, PLACES)
+        self._least: Number = was / Fraction(GROWTH)
+        self._most: Number = was * GROWTH
         if quantity.at_most and was <= quantity.at_most:
-            self.most = min(self.most, quantity.at_most)
+            self._most = min(self._most, quantity.at_most)
         if quantity.percent and was <= 100:
-            self.most = min(self.most, 100)
-        self.digits = significant_digits(was) + 1
+            self._most = min(self._most, 100)
+        self._digits = significant_digits(was) + 1
 
     def allow(self, value: Number) -> bool:
-        if not self.least <= value <= self.most or (value <= 0) != (self.most == 0):
+        if not self._least <= value <= self._most or (value <= 0) != (self._most == 0):
             return False
-        if self.is_whole and value.denominator != 1:
+        if value.denominator != 1 and (self._whole or (value * self._scale).denominator != 1):
             return False
-        if (value * 10**self.places).denominator != 1:
-            return False
-        return significant_digits(value) <= self.digits
-
-
-def good(template: Template, given: dict[int, Number], limits: list[Limits], ranked: list[int]) -> bool:
-    try:
-        values = template.values(given)
-    except ZeroDivisionError:
-        return False
-    if any(values[a] >= values[b] for a, b in zip(ranked, ranked[1:], strict=False)):
-        return False
-    return all(limits[index].allow(values[index]) for index in [*template.given, *template.order])
+        return significant_digits(value) <= self._digits
 
 
 def proposal(quantity: Quantity, rng: random.Random) -> Number:
@@ -86,8 +138,7 @@ def proposal(quantity: Quantity, rng: random.Random) -> Number:
     while value.denominator != 1:
         value, scale = whole(value * 10), scale * 10
     was = int(value)
-    step = next(step for step in (1_000_000, 100_000, 10_000, 1_000, 100, 10, 5, 1) if was % step == 0)
-    if step > 1 and was == step:
-        step = step // 2 if step > 5 else 1
-    least, most = (2, max(9, was + 5)) if was <= 12 and scale == 1 else (was // 2, was * 2)
-    return whole(Fraction(rng.randint(-(-max(least, 1) // step), max(most // step, 1)) * step, scale))
+    steps = [step for step in (1_000_000, 100_000, 10_000, 1_000, 100, 10, 5, 1) if was % step == 0]
+    step = steps[1] if len(steps) > 1 and (was == steps[0] or rng.random() < FINER) else steps[0]
+    least, most = (2, max(9, was + 5)) if was <= SMALL and scale == 1 else (was // 2, was * 2)
+    return whole(Fraction(rng.randint(max(-(-least // step), 1), max(most // step, 1)) * step, scale))
