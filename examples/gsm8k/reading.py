@@ -15,7 +15,8 @@ _OPERATOR = re.compile(rf"({_UNIT})\s*([-+*/x×X÷−–])\s*([($]*)")
 _EQUALS = re.compile(rf"({_UNIT})\s*=\s*\$?")
 _OPERATORS = {"x": "*", "X": "*", "×": "*", "÷": "/", "−": "-", "–": "-"}
 _ALGEBRA = re.compile(
-    r"\d ?[b-fhjknp-zX] ?[-+*/=](?! ?\d+ ?[x*])|(?<![\w'’])[a-zA-Z] ?[=+]|[=+] ?[a-zX]\b(?!['’])|\b[Ll]et \w\b"
+    r"\d ?[b-fhjknp-wyzX] ?[-+*/=]|\d ?x ?(?=[-+=/*)]|$)|(?<![\w'’])[a-zA-Z] ?[=+]|[=+] ?[a-zX]\b(?!['’])|"
+    r"\b[Ll]et \w\b", re.MULTILINE
 )
 _ORDINAL = re.compile(r"(?:st|nd|rd|th)\b")
 _YEARS = range(1900, 2100)
@@ -107,15 +108,15 @@ def read_question(question: str) -> dict[Number, Asked]:
         value = exact(found.group())
         about = asked.setdefault(value, Asked(value, free=value > 1))
         about.spans.append((start, end))
-        before, after = question[max(0, start - 16) : start], question[end : end + 32]
+        before, after = question[max(0, start - 16) : start], question[end : end + 48]
         is_year = value in _YEARS and "," not in found.group() and not before.endswith("$")
         if is_year or words.FIXED_BEFORE.search(before) or words.FIXED_AFTER.match(after):
             about.free = False
         about.percent |= bool(re.match(r" ?%| percent", after))
         about.counts |= bool(words.PEOPLE_OR_TIMES.match(after))
-        for pattern, most in words.AT_MOST:
-            if pattern.match(after):
-                about.at_most = min(about.at_most or most, most)
+        about.free &= not (words.CONVERSION.match(after.lstrip()) and re.search(r"[Tt]here (?:are|is) $|[=(] ?$", before))
+        for most in words.most(question, after):
+            about.at_most = min(about.at_most or most, most)
     return asked
 
 

@@ -72,10 +72,8 @@ class Tracer:
         """The sources of this value where it is computed with."""
         steps, obliged = self._reading.steps, set()
         made = [(index, self._results[index]) for index, step in enumerate(steps) if step.result == value]
-        common = self._unmade(value)
         options = [
-            [*common, *(result for at, result in made if at < index)] or self._unlikely_source(value, Reason.OPERAND)
-            for index, _ in places
+            self._sources(value, [result for at, result in made if at < index], Reason.OPERAND) for index, _ in places
         ]
         if value in self._given:
             obliged.add(self._given[value])
@@ -110,7 +108,7 @@ class Tracer:
     def _mentioned(self, value: Number, line: range) -> int:
         steps = self._reading.steps
         made = [self._results[index] for index in range(line.stop) if steps[index].result == value]
-        sources = [*self._unmade(value), *made] or self._unlikely_source(value, Reason.NUMERAL)
+        sources = self._sources(value, made, Reason.NUMERAL)
         of_line = {source for index in line for source in [*leaves_of(self._quantities[self._results[index]])]}
         of_line |= {self._results[index] for index in line}
         sources = [source for source in sources if source in of_line] or sources
@@ -118,17 +116,18 @@ class Tracer:
             self._alike.append(sources)
         return sources[0]
 
-    def _unmade(self, value: Number) -> list[int]:
-        """Its sources other than results."""
+    def _sources(self, value: Number, results: list[int], reason: Reason) -> list[int]:
+        """All that it may come from: these results, the question, what words imply."""
         sources = [self._given[value]] if value in self._given else []
         if value in self._likely or value in self._names:
             sources.append(self._constant(value))
-        return [*sources, *self._percents(value), *self._counts(value)]
-
-    def _unlikely_source(self, value: Number, reason: Reason) -> list[int]:
-        if value not in self._unlikely:
+        sources += self._percents(value)
+        sources += results
+        if not sources and value in self._unlikely:
+            sources.append(self._constant(value))
+        if not sources:
             raise Refused(reason)
-        return [self._constant(value)]
+        return sources + self._counts(value)
 
     def _percents(self, value: Number) -> list[int]:
         """20%: 0.2; and of what is cheaper, 80%: 80, 0.8; dearer: 120, 1.2."""

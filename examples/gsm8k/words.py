@@ -140,7 +140,7 @@ FIXED_BEFORE = re.compile(
 """Before a numeral that names or dates something, or is part of a fraction, a time of day or a size."""
 FIXED_AFTER = re.compile(
     r"(?:st|nd|rd|th)\b|[:/^]\d|['’]|[kKmM]\b|s\b|D\b| ?[AaPp]\.?[Mm]\b| ?[Oo]['’][Cc]lock|[x×]\d| ?x ?\d|-by-|"
-    r" \d+/\d|[-–]\d"
+    r" \d+/\d|[-–]\d| (?:work|week|school |business )days?\b"
 )
 """After a numeral that is an ordinal, a time of day, part of a fraction or a range, or written with another unit."""
 PEOPLE_OR_TIMES = re.compile(
@@ -150,12 +150,28 @@ PEOPLE_OR_TIMES = re.compile(
 """After a numeral n whose problem may count n + 1 or n - 1: "4 times as many", "with 3 friends"."""
 AT_MOST = (
     (re.compile(r"[ -]hours? (?:a|per|each|every) day|[ -]hours? (?:of sleep|daily)"), 24),
-    (re.compile(r" days? (?:a|per|each|every|of the|in a) week"), 7),
-    (re.compile(r" months? (?:a|per|each|every|of the|in a) year"), 12),
+    (re.compile(r"[ -]hours? (?:a|per|each|every) (?:work ?)?week"), 80),
+    (re.compile(r"[ -](?:\w+ )?days? (?:a|per|each|every|of the|in a|of each) (?:school )?week"), 7),
+    (re.compile(r"[ -]degrees"), 110),
+    (re.compile(r"[ -]years?[ -](?:old|of age)"), 90),
+    (re.compile(r" months? (?:a|per|each|every|of the|in a|out of the) year"), 12),
     (re.compile(r" weeks? (?:a|per|each|every|of the|in a) year"), 52),
+    (re.compile(r" weeks? (?:a|per|each|every|of the|in a) month"), 4),
     (re.compile(r" days? (?:a|per|each|every|of the|in a) month"), 30),
 )
 """What there cannot be more of."""
+IN_A_WEEK, IN_A_DAY = re.compile(r"[ -]days?\b"), re.compile(r"[ -]hours?\b")
+EVERY_WEEK = re.compile(r"\b(?:(?:a|per|each|every|this|that|the) (?:\w+ )?week|weekly)\b")
+EVERY_DAY = re.compile(r"\b(?:(?:a|per|each|every|one) day|daily)\b")
+"""Where one of these is in the question, its days may be days of a week, its hours hours of a day."""
+CONVERSION = re.compile(
+    r"(?:inch(?:es)?|feet|foot|yards?|miles?|\w*meters?|pounds?|ounces?|grams?|tons?|cups?|pints?|quarts?|gallons?|\w*liters?|"
+    r"\w*spoons?|minutes?|hours?|seconds?|days?|weeks?|months?|cents)\.? "
+    r"(?:per|in|to|makes?|equals?|is|=)(?: an?| one| each| every| the| 1)? "
+    r"(?:inch|foot|yard|mile|\w*meter|pound|ounce|gram|ton|cup|pint|quart|gallon|\w*liter|\w*spoon|minute|hour|day|week|month|year|"
+    r"dollar)\b(?! \w+ing)"
+)
+"""After a numeral that says how two units belong together, if "there are" is before it."""
 CHOOSING = re.compile(
     r"\b(?:cheape[rs]t?|least|most|maximum|minimum|greatest|largest|smallest|highest|lowest|fastest|slowest|longest|"
     r"shortest|whichever|better|best|winner|wins?|biggest|oldest|youngest|exceed\w*)\b"
@@ -167,3 +183,12 @@ def counted_names(text: str) -> set[int]:
     """How many people the text may name: all, and those of each list like "Ann, Bob and Carl"."""
     lists = {len(re.findall(r"[A-Z]\w+", found.group())) for found in _LIST_OF_NAMES.finditer(text)}
     return {len(set(_NAME.findall(text))), *lists} - {0, 1}
+
+
+def most(question: str, after: str) -> Iterator[int]:
+    """What a numeral cannot exceed that has this after it."""
+    yield from (limit for pattern, limit in AT_MOST if pattern.match(after))
+    if IN_A_WEEK.match(after) and EVERY_WEEK.search(question):
+        yield 7
+    if IN_A_DAY.match(after) and EVERY_DAY.search(question):
+        yield 24
