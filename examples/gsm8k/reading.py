@@ -114,7 +114,7 @@ def read_question(question: str) -> dict[Number, Asked]:
             about.free = False
         about.percent |= bool(re.match(r" ?%| percent", after))
         about.counts |= bool(words.PEOPLE_OR_TIMES.match(after))
-        about.free &= not (words.CONVERSION.match(after.lstrip()) and re.search(r"[Tt]here (?:are|is) $|[=(] ?$", before))
+        about.free &= not words.is_conversion(question[max(0, start - 48) : start], after)
         for most in words.most(question, after):
             about.at_most = min(about.at_most or most, most)
     return asked

@@ -30,6 +30,7 @@ class Reason(StrEnum):
     FINAL = "the final number is not the last result"
     ALGEBRA = "letters that stand for numbers"
     NOTHING_FREE = "every number that matters has several sources, or must stay"
+    RATIO = "a ratio that nothing is computed with"
     EQUATION = "an equation of the text would break"
     NOT_ITSELF = "its own numbers do not give it back"
     NO_DRAW = "no other numbers are as good"

@@ -36,7 +36,7 @@ class Tracer:
         self._quantities: list[Quantity] = []
         self._slots: list[Slot] = []
         self._groups = any("," in found.group() for found in NUMERAL.finditer(reading.text))
-        self._likely, self._unlikely = words.implied(reading.text)
+        self._likely, self._unlikely = words.implied(reading.question, reading.answer)
         self._words = frozenset(words.number_words(reading.question))
         self._names = words.counted_names(reading.question)
         self._constants: dict[Number, int] = {}
@@ -109,9 +109,10 @@ class Tracer:
         steps = self._reading.steps
         made = [self._results[index] for index in range(line.stop) if steps[index].result == value]
         sources = self._sources(value, made, Reason.NUMERAL)
-        of_line = {source for index in line for source in [*leaves_of(self._quantities[self._results[index]])]}
-        of_line |= {self._results[index] for index in line}
-        sources = [source for source in sources if source in of_line] or sources
+        of_line = {source for index in line for source in leaves_of(self._quantities[self._results[index]])}
+        constants = set(self._constants.values())
+        if any(source in of_line for source in sources):  # then it is hardly the constant of another line
+            sources = [source for source in sources if source in of_line or source not in constants]
         if len(sources) > 1:
             self._alike.append(sources)
         return sources[0]
@@ -243,6 +244,8 @@ class Tracer:
         for value in unused:
             if value in self._given:
                 self._hold(self._given[value])
+        if unused and words.RATIO.search(self._reading.question):
+            raise Refused(Reason.RATIO)
         known = [*self._given.values(), *self._results]
         for value in unused:
             for i, one in enumerate(known):
@@ -303,7 +306,9 @@ class Tracer:
     def _ranked(self) -> list[list[int]]:
         """Numbers of the question keep their order, and so do results where something is chosen by size."""
         ranked = [[*map(self._constant, self._words), *self._given.values()]]
-        if words.CHOOSING.search(self._reading.question):
+        if words.CONDITION.search(self._reading.question):
+            ranked[0] += self._results
+        elif words.CHOOSING.search(self._reading.question):
             ranked.append(self._results)
         by_value = [{self._quantities[index].value: index for index in of_kind} for of_kind in ranked]
         return [[of_kind[value] for value in sorted(of_kind)] for of_kind in by_value]

@@ -99,8 +99,9 @@ def ordinals(text: str) -> set[int]:
     return {int(found) for found in re.findall(r"(?<![\d.,])(\d+)(?:st|nd|rd|th)\b", text)}
 
 
-def implied(text: str) -> tuple[frozenset[Number], frozenset[Number]]:
-    """The constants that a solution of this text may use although they are no numeral of it: likely and less likely."""
+def implied(question: str, answer: str) -> tuple[frozenset[Number], frozenset[Number]]:
+    """The constants that a solution may use although they are no numeral of the question: likely and less likely."""
+    text = f"{question} {answer}"
     likely: set[Number] = {1, 2, *number_words(text)}
     unlikely: set[Number] = {0}
     text = text.lower()
@@ -119,7 +120,7 @@ def implied(text: str) -> tuple[frozenset[Number], frozenset[Number]]:
         unlikely.update([*range(1, 13), 28, 30, 31])
     for count, part in _FRACTION_IN_WORDS.findall(text):
         likely |= _of_fraction(words_value(count), _PARTS[part.lower()])
-    for before, above, below in FRACTION.findall(text):
+    for before, above, below in FRACTION.findall(question):
         if int(below):
             likely |= _of_fraction(int(above), int(below))
             likely.add(whole(int(before or 0) + Fraction(int(above), int(below))))
@@ -164,19 +165,41 @@ IN_A_WEEK, IN_A_DAY = re.compile(r"[ -]days?\b"), re.compile(r"[ -]hours?\b")
 EVERY_WEEK = re.compile(r"\b(?:(?:a|per|each|every|this|that|the) (?:\w+ )?week|weekly)\b")
 EVERY_DAY = re.compile(r"\b(?:(?:a|per|each|every|one) day|daily)\b")
 """Where one of these is in the question, its days may be days of a week, its hours hours of a day."""
-CONVERSION = re.compile(
-    r"(?:inch(?:es)?|feet|foot|yards?|miles?|\w*meters?|pounds?|ounces?|grams?|tons?|cups?|pints?|quarts?|gallons?|\w*liters?|"
-    r"\w*spoons?|minutes?|hours?|seconds?|days?|weeks?|months?|cents)\.? "
-    r"(?:per|in|to|makes?|equals?|is|=)(?: an?| one| each| every| the| 1)? "
-    r"(?:inch|foot|yard|mile|\w*meter|pound|ounce|gram|ton|cup|pint|quart|gallon|\w*liter|\w*spoon|minute|hour|day|week|month|year|"
-    r"dollar)\b(?! \w+ing)"
+CONDITION = re.compile(
+    r"\b(?:if|when|once|until|unless|for (?:any|every|each|all)|any|orders?|first|hours|after|anything|needs?|wants?|holds?|cannot)\b"
+    r"[^.?]*?\b(?:less than|more than|fewer than|over|under|at least|at most|between|exceed\w*|above|below|beyond|up to|"
+    r"maximum|minimum|limit|no more)\b(?: of)? \$?\d|\bovertime\b|\bbulk\b",
+    re.IGNORECASE,
 )
-"""After a numeral that says how two units belong together, if "there are" is before it."""
+"""A problem that goes another way beyond some number: its numbers and results keep their order, all together."""
+RATIO = re.compile(r"\b\d+ ?: ?\d+\b|\bratios?\b")
+_UNIT = (
+    r"(?:inch(?:es)?|feet|foot|yards?|miles?|\w*met(?:er|re)s?|pounds?|lbs?|ounces?|\w*grams?|tons?|cups?|pints?|quarts?|"
+    r"gallons?|\w*lit(?:er|re)s?|\w*spoons?|minutes?|hours?|seconds?|days?|weeks?|months?|years?|cents|dollars?|cm|kg|oz)\b"
+)
+_IS = r"(?:is|are|was|has|have|contains?|equals?|makes?|=|(?:is|are) (?:equal to|about|the same as|approximately))"
+CONVERSION_BEFORE = re.compile(rf"\b(?:1|an?|one|each|every) {_UNIT} {_IS} ?$")
+CONVERSION_AFTER = re.compile(rf" ?{_UNIT}")
+"""Around a numeral that says how large a unit is: "1 foot is equal to 12 inches"."""
+RATE_BEFORE = re.compile(r"(?:[Tt]here (?:are|is)|[Aa]ssume|[Rr]emember|[=(]) ?$")
+RATE_AFTER = re.compile(
+    rf" ?{_UNIT} (?:per|in|to|for|{_IS})(?: an?| one| each| every| the| 1)? {_UNIT}"
+)
+"""The same the other way round: "there are 12 inches in a foot"."""
 CHOOSING = re.compile(
     r"\b(?:cheape[rs]t?|least|most|maximum|minimum|greatest|largest|smallest|highest|lowest|fastest|slowest|longest|"
     r"shortest|whichever|better|best|winner|wins?|biggest|oldest|youngest|exceed\w*)\b"
 )
 """A problem with one of these words may go another way when its numbers come in another order."""
+
+
+
+def is_conversion(before: str, after: str) -> bool:
+    """Whether a numeral between these says how two units belong together."""
+    return bool(
+        (CONVERSION_BEFORE.search(before) and CONVERSION_AFTER.match(after))
+        or (RATE_BEFORE.search(before) and RATE_AFTER.match(after))
+    )
 
 
 def counted_names(text: str) -> set[int]:
