@@ -12,7 +12,8 @@ from itertools import pairwise
 
 from examples.gsm8k.arithmetic import compute, leaves
 from examples.gsm8k.numerals import Number, significant_digits, whole
-from examples.gsm8k.template import Quantity, Template
+from examples.gsm8k.quantities import Quantity
+from examples.gsm8k.template import Template
 
 GROWTH = 20
 """How many times larger or smaller than it was a number may be."""
@@ -77,20 +78,22 @@ class Search:
         return False
 
     def _computed(self, changes: dict[int, Number]) -> bool:
+        """Whether what was changed and all that follows from it is allowed."""
         if not all(self._limits[index].allow(value) for index, value in changes.items()):
             return False
-        quantities = self._template.quantities
-        after = {index for given in changes for index in self._after[given]} if len(changes) > 1 else None
-        for index in self._template.order if after else self._after[next(iter(changes))]:
-            if after is None or index in after:
-                tree = quantities[index].tree
-                assert tree is not None
-                try:
-                    self.values[index] = compute(tree, self.values)
-                except ZeroDivisionError:
-                    return False
-                if not self._limits[index].allow(self.values[index]):
-                    return False
+        if len(changes) == 1:
+            (given,) = changes
+            after = self._after[given]
+        else:
+            changed = {index for given in changes for index in self._after[given]}
+            after = [index for index in self._template.order if index in changed]
+        for index in after:
+            try:
+                self.values[index] = compute(self._template.tree(index), self.values)
+            except ZeroDivisionError:
+                return False
+            if not self._limits[index].allow(self.values[index]):
+                return False
         return True
 
     def _in_order(self) -> bool:
@@ -102,8 +105,7 @@ def dependents(template: Template, given: int) -> Iterator[int]:
     """What is computed from it, directly or not, in order."""
     found = {given}
     for index in template.order:
-        tree = template.quantities[index].tree
-        if tree is not None and leaves(tree) & found:
+        if leaves(template.tree(index)) & found:
             found.add(index)
             yield index
 

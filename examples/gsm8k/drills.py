@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator
 from examples.gsm8k.arithmetic import Unreadable, compute, parse
 from examples.gsm8k.drawing import drawn
 from examples.gsm8k.numerals import Form, Number, exact
-from examples.gsm8k.template import SEPARATOR, Quantity, Slot, Template
+from examples.gsm8k.quantities import Quantity
 from examples.gsm8k.reading import MARK
+from examples.gsm8k.template import SEPARATOR, Slot, Template
 
 
 def drills(answers: Iterable[str], count: int, seed: int) -> Iterator[dict[str, str]]:

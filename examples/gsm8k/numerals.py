@@ -9,20 +9,20 @@ Number = int | Fraction
 
 NUMERAL = re.compile(r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d*\.\d+|\d+")
 
-UNITS = {
-    word: value
-    for value, word in enumerate(
-        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
-        "seventeen eighteen nineteen".split()
-    )
-}
-TENS = {
-    word: 10 * value
-    for value, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), start=2)
-}
+_UNITS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen"
+)
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+UNITS = {word: value for value, word in enumerate(_UNITS.split())}
+TENS = {word: 10 * value for value, word in enumerate(_TENS.split(), start=2)}
 SCALES = {"hundred": 100, "thousand": 1_000, "million": 1_000_000}
-_WORD = "|".join([*TENS, *sorted(UNITS, key=len, reverse=True), *SCALES])
-IN_WORDS = re.compile(rf"\b(?:{_WORD})(?:(?:[ -]|[ -]and[ -])(?:{_WORD}))*\b", re.IGNORECASE)
+_BELOW_100 = rf"(?:(?:{'|'.join(TENS)})(?:[ -](?:{'|'.join(list(UNITS)[1:10])}))?|{'|'.join(reversed(UNITS))})"
+_SCALE = "|".join(SCALES)
+IN_WORDS = re.compile(
+    rf"\b(?:{_BELOW_100}(?:[ -](?:{_SCALE})\b(?:(?: and)? {_BELOW_100}\b)?)*|{_SCALE})\b", re.IGNORECASE
+)
+"""A number in words: "two hundred and fifty"."""
 
 
 def whole(value: Number) -> Number:

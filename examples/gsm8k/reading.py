@@ -12,11 +12,13 @@ MARK = re.compile(r"<<([^<>\n]*)>>")
 FINAL = re.compile(r"\n#### *(\S+)\s*$")
 _UNIT = r"%?(?:[ -]?[A-Za-z][A-Za-z'’/]*(?: [A-Za-z'’/]+){0,3}?)?\)*"
 _OPERATOR = re.compile(rf"({_UNIT})\s*([-+*/x×X÷−–])\s*([($]*)")
+_AFTER_MARK = re.compile(rf"[ $]*({NUMERAL.pattern})")
 _EQUALS = re.compile(rf"({_UNIT})\s*=\s*\$?")
 _OPERATORS = {"x": "*", "X": "*", "×": "*", "÷": "/", "−": "-", "–": "-"}
 _ALGEBRA = re.compile(
     r"\d ?[b-fhjknp-wyzX] ?[-+*/=]|\d ?x ?(?=[-+=/*)]|$)|(?<![\w'’])[a-zA-Z] ?[=+]|[=+] ?[a-zX]\b(?!['’])|"
-    r"\b[Ll]et \w\b", re.MULTILINE
+    r"\b[Ll]et \w\b",
+    re.MULTILINE,
 )
 _ORDINAL = re.compile(r"(?:st|nd|rd|th)\b")
 _YEARS = range(1900, 2100)
@@ -131,7 +133,7 @@ def read_line(reading: Reading, at: int, line: str) -> None:
         step = of_mark(found, line, before, taken) if found.re is MARK else of_equation(found, line, before)
         if step is not None:
             for spans in [*step.operand_spans, step.result_spans]:
-                spans[:] = [span for span in spans if span[0] not in taken]  # one result = 15 may begin the next: = 15*2
+                spans[:] = [span for span in spans if span[0] not in taken]  # = 15 may begin 15*2
                 taken.update(start for start, _ in spans)
             reading.steps.append(shifted(step, at))
     for numeral in numerals:
@@ -153,7 +155,7 @@ def of_mark(mark: re.Match[str], line: str, before: list[re.Match[str]], taken: 
     start = mark.start(1)
     operand_spans = [[(start + first, start + last)] for first, last in inside]
     result_spans = [(mark.end(1) - len(shown), mark.end(1))]
-    after = re.compile(rf"[ $]*({NUMERAL.pattern})").match(line, mark.end())
+    after = _AFTER_MARK.match(line, mark.end())
     if after and exact(after.group(1)) == result:
         result_spans.append(after.span(1))
     elif after and after.start(1) == mark.end():
@@ -171,6 +173,8 @@ def of_mark(mark: re.Match[str], line: str, before: list[re.Match[str]], taken: 
 
 def of_equation(shown: re.Match[str], line: str, before: list[re.Match[str]]) -> Step | None:
     """5 boxes * 3 = 15, where a solution has it without a mark; None if that numeral is not the result of one."""
+    if not before or "=" not in line[before[-1].end() : shown.start()]:
+        return None
     chain = chain_before(line, before, shown.start())
     written = None if chain is None else in_numbers(chain, exact(shown.group()))
     return None if written is None else Step(*written, exact(shown.group()), [shown.span()])
@@ -231,16 +235,3 @@ def shifted(step: Step, by: int) -> Step:
     operands = [[(start + by, end + by) for start, end in spans] for spans in step.operand_spans]
     result = [(start + by, end + by) for start, end in step.result_spans]
     return Step(step.tree, step.operands, operands, step.result, result)
-
-
-def equations(answer: str) -> list[tuple[Tree, list[Number], Number]]:
-    """All that it says outside of marks."""
-    found = []
-    for line in answer.splitlines():
-        plain = MARK.sub("", line)
-        numerals = list(NUMERAL.finditer(plain))
-        for index, numeral in enumerate(numerals):
-            chain = chain_before(plain, numerals[:index], numeral.start())
-            if chain is not None and (written := in_numbers(chain, exact(numeral.group()))) is not None:
-                found.append((written[0], written[1], exact(numeral.group())))
-    return found

@@ -7,13 +7,13 @@ given numbers are, or a given number is made to follow (a 12 of the question, wh
 numbers that matter for it are held as they are. What is traced to nothing is refused, by a reason.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from examples.gsm8k.arithmetic import Tree, compute
-from examples.gsm8k.numerals import NUMERAL, Form, Number
+from examples.gsm8k.numerals import Form, Number
+from examples.gsm8k.quantities import Quantity
 
 SEPARATOR = "\x00"
 """Between question and solution."""
@@ -42,29 +42,6 @@ class Refused(Exception):
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason)
         self.reason = reason
-
-
-@dataclass
-class Quantity:
-    """A number of the problem."""
-
-    value: Number
-    """In the problem as it was."""
-    tree: "Tree | None" = None
-    """How it is computed from other quantities; None if it is given or constant."""
-    free: bool = False
-    """A given number that may be changed."""
-    percent: bool = False
-    at_most: Number = 0
-    """What there cannot be more of; 0 if that is not known."""
-    used: bool = False
-    """Something is computed with it."""
-    counts: bool = False
-    """The problem may count one more or one fewer of it."""
-    odd: bool = False
-    """It is written somewhere in a way that no other number could be."""
-    places: int = 99
-    """The most digits after the point that all of its slots have room for."""
 
 
 @dataclass(frozen=True)
@@ -98,10 +75,14 @@ class Template:
         for index, value in given.items():
             values[index] = value
         for index in self.order:
-            tree = self.quantities[index].tree
-            assert tree is not None
-            values[index] = compute(tree, values)
+            values[index] = compute(self.tree(index), values)
         return values
+
+    def tree(self, index: int) -> Tree:
+        """Of one that is computed."""
+        tree = self.quantities[index].tree
+        assert tree is not None
+        return tree
 
     def filled(self, values: Sequence[Number]) -> dict[str, str]:
         """The row with these values."""

@@ -1,11 +1,13 @@
 """More problems to train on, made out of GSM8K's own: the same stories with other numbers.
 
     python examples/gsm8k/variants.py train.jsonl variants.jsonl --each 16       # up to 16 variants of each problem
-    python examples/gsm8k/variants.py train.jsonl drills.jsonl --drills 50000    # bare arithmetic like that of the solutions
+    python examples/gsm8k/variants.py train.jsonl drills.jsonl --drills 50000    # bare arithmetic, as in solutions
 
 Both files have rows {"question": ..., "answer": ...}. In a variant the numerals of the question are others, and the
 whole worked solution is computed again: the marks <<48/2=24>>, the text around them, and the final number. A problem
 whose numbers cannot all be traced to a source is left out, and the program says how many are, by reason.
+
+`trace` (tracing.py) makes a template of a problem, `drawn` (drawing.py) other numbers for it.
 """
 
 import argparse
@@ -20,57 +22,36 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # as a program it finds its other files too
 
-from examples.gsm8k.arithmetic import Unreadable, compute, parse
 from examples.gsm8k.drawing import drawn
 from examples.gsm8k.drills import drills
-from examples.gsm8k.numerals import exact
-from examples.gsm8k.reading import MARK, equations
-from examples.gsm8k.template import Reason, Refused, Template
+from examples.gsm8k.reading import read
+from examples.gsm8k.template import Reason, Refused
 from examples.gsm8k.tracing import trace
 
 Row = dict[str, str]
+EVERY = 250
+"""Problems from one report of progress to the next."""
 
 
 def variants(row: Row, count: int, rng: random.Random) -> list[Row]:
-    """Up to `count` problems like that one, or Refused. Each has been checked."""
+    """Up to `count` problems like that one, or Refused. Each is read again, which checks all of its arithmetic."""
     template = trace(row["question"], row["answer"])
-    original = {"question": row["question"], "answer": row["answer"]}
-    if template.filled(template.values({})) != original:
+    if template.filled(template.values({})) != {"question": row["question"], "answer": row["answer"]}:
         raise Refused(Reason.NOT_ITSELF)
-    right = len(equations(row["answer"]))
-    made = []
-    for values in drawn(template, count, rng):
-        variant = template.filled(values)
-        check(variant)
-        if len(equations(variant["answer"])) != right:
-            raise Refused(Reason.EQUATION)
-        if variant not in made:
-            made.append(variant)
+    num_steps = len(read(row["question"], row["answer"]).steps)
+    made = [template.filled(values) for values in drawn(template, count, rng)]
     if not made:
         raise Refused(Reason.NO_DRAW)
+    for variant in made:
+        if len(read(variant["question"], variant["answer"]).steps) < num_steps:
+            raise Refused(Reason.EQUATION)
     return made
-
-
-def check(row: Row) -> None:
-    """Every mark is right, read from the text alone, and the last one is the final number."""
-    for expression in MARK.findall(row["answer"]):
-        if not holds(expression):
-            raise AssertionError(f"<<{expression}>> is not right in {row}")
-
-
-def holds(equation: str) -> bool:
-    expression, _, shown = equation.rpartition("=")
-    try:
-        tree, values, _ = parse(expression)
-        return compute(tree, values) == exact(shown)
-    except (Unreadable, ZeroDivisionError):
-        return False
 
 
 def read_rows(file: Path) -> list[Row]:
     rows: list[Row] = []
     try:
-        with file.open() as lines:
+        with file.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, start=1):
                 row: Any = json.loads(line)
                 if not (isinstance(row, dict) and all(isinstance(row.get(key), str) for key in ("question", "answer"))):
@@ -85,21 +66,34 @@ def read_rows(file: Path) -> list[Row]:
     return rows
 
 
-def all_variants(rows: list[Row], each: int, seed: int, refused: Counter[Reason]) -> Iterator[list[Row]]:
-    """Those of one problem after the other. They depend on the seed and the problem alone."""
-    for row in rows:
+def all_variants(rows: list[Row], each: int, seed: int) -> Iterator[Row]:
+    """Those of one problem after the other, which depend on the seed and the problem alone. Prints how far it is."""
+    refused: Counter[Reason] = Counter()
+    num_made = 0
+    for number, row in enumerate(rows, start=1):
         try:
-            yield variants(row, each, random.Random(f"{seed} {row['question']}"))
+            made = variants(row, each, random.Random(f"{seed} {row['question']}"))
+            num_made += len(made)
+            yield from made
         except Refused as problem:
             refused[problem.reason] += 1
-            yield []
+        if number % EVERY == 0 or number == len(rows):
+            print(f"\r{number} of {len(rows)} problems, {num_made} variants", end="", flush=True)
+    print()
+    for reason, count in refused.most_common():
+        print(f"{count:6} left out: {reason}")
+    print(f"{len(rows) - refused.total():6} varied ({1 - refused.total() / len(rows):.0%})")
 
 
 def write(file: Path, rows: list[Row]) -> None:
+    """All of them, or nothing."""
     unfinished = file.with_name(file.name + ".unfinished")
-    with unfinished.open("w") as out:
-        out.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    unfinished.rename(file)
+    try:
+        with unfinished.open("w", encoding="utf-8") as out:
+            out.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        unfinished.rename(file)
+    except OSError as problem:
+        raise SystemExit(f"variants.py: {file} cannot be written: {problem.strerror}") from None
 
 
 def main() -> None:
@@ -116,28 +110,14 @@ def main() -> None:
     rows = read_rows(given.source)
     start_s = time.monotonic()
     if given.drills:
-        made = list(drills([row["answer"] for row in rows], given.drills, given.seed))
-        write(given.target, made)
-        print(f"done: {len(made)} drills are in {given.target}, after {time.monotonic() - start_s:.0f} s")
-        return
-    refused: Counter[Reason] = Counter()
-    made, varied = [], 0
-    for number, of_one in enumerate(all_variants(rows, given.each, given.seed, refused), start=1):
-        made += of_one
-        varied += bool(of_one)
-        if number % 500 == 0 or number == len(rows):
-            print(f"\r{number} of {len(rows)} problems, {len(made)} variants", end="", flush=True)
-    print()
-    for reason, count in refused.most_common():
-        print(f"{count:6} left out: {reason}")
+        made = list(drills((row["answer"] for row in rows), given.drills, given.seed))
+    else:
+        made = list(all_variants(rows, given.each, given.seed))
+        random.Random(given.seed).shuffle(made)
     if not made:
-        raise SystemExit(f"variants.py: no problem of {given.source} can be varied")
-    random.Random(given.seed).shuffle(made)
+        raise SystemExit(f"variants.py: nothing can be made of {given.source}: are its rows like GSM8K's?")
     write(given.target, made)
-    print(
-        f"done: {len(made)} variants of {varied} problems ({varied / len(rows):.0%}) are in {given.target}, "
-        f"after {time.monotonic() - start_s:.0f} s"
-    )
+    print(f"done: {len(made)} rows are in {given.target}, after {time.monotonic() - start_s:.0f} s")
 
 
 if __name__ == "__main__":

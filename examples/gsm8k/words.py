@@ -71,9 +71,16 @@ IMPLIED: dict[str, tuple[str, str]] = {
 _WEEKDAYS = re.compile(r"\b(?:mon|tues|wednes|thurs|fri|satur|sun)days?\b")
 _MONTH_NAMES = "January|February|March|April|May|June|July|August|September|October|November|December"
 _MONTHS = re.compile(rf"\b(?:{_MONTH_NAMES})\b".lower())
-_IMPLIED = [
-    (re.compile(rf"\b(?:{pattern})\b"), *(frozenset(whole(Fraction(each)) for each in some.split()) for some in both))
-    for pattern, both in IMPLIED.items()
+Constants = frozenset[Number]
+
+
+def _constants(values: str) -> Constants:
+    return frozenset(whole(Fraction(value)) for value in values.split())
+
+
+_IMPLIED: list[tuple[re.Pattern[str], Constants, Constants]] = [
+    (re.compile(rf"\b(?:{pattern})\b"), _constants(likely), _constants(unlikely))
+    for pattern, (likely, unlikely) in IMPLIED.items()
 ]
 _PARTS = {
     "half": 2, "halves": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8,
@@ -166,9 +173,9 @@ EVERY_WEEK = re.compile(r"\b(?:(?:a|per|each|every|this|that|the) (?:\w+ )?week|
 EVERY_DAY = re.compile(r"\b(?:(?:a|per|each|every|one) day|daily)\b")
 """Where one of these is in the question, its days may be days of a week, its hours hours of a day."""
 CONDITION = re.compile(
-    r"\b(?:if|when|once|until|unless|for (?:any|every|each|all)|any|orders?|first|hours|after|anything|needs?|wants?|holds?|cannot)\b"
-    r"[^.?]*?\b(?:less than|more than|fewer than|over|under|at least|at most|between|exceed\w*|above|below|beyond|up to|"
-    r"maximum|minimum|limit|no more)\b(?: of)? \$?\d|\bovertime\b|\bbulk\b",
+    r"\b(?:if|when|once|until|unless|for (?:any|every|each|all)|any|orders?|first|hours|after|anything|needs?|wants?|"
+    r"holds?|cannot)\b[^.?]*?\b(?:less than|more than|fewer than|over|under|at least|at most|between|exceed\w*|above|"
+    r"below|beyond|up to|maximum|minimum|limit|no more)\b(?: of)? \$?\d|\bovertime\b|\bbulk\b",
     re.IGNORECASE,
 )
 """A problem that goes another way beyond some number: its numbers and results keep their order, all together."""
@@ -182,16 +189,13 @@ CONVERSION_BEFORE = re.compile(rf"\b(?:1|an?|one|each|every) {_UNIT} {_IS} ?$")
 CONVERSION_AFTER = re.compile(rf" ?{_UNIT}")
 """Around a numeral that says how large a unit is: "1 foot is equal to 12 inches"."""
 RATE_BEFORE = re.compile(r"(?:[Tt]here (?:are|is)|[Aa]ssume|[Rr]emember|[=(]) ?$")
-RATE_AFTER = re.compile(
-    rf" ?{_UNIT} (?:per|in|to|for|{_IS})(?: an?| one| each| every| the| 1)? {_UNIT}"
-)
+RATE_AFTER = re.compile(rf" ?{_UNIT} (?:per|in|to|for|{_IS})(?: an?| one| each| every| the| 1)? {_UNIT}")
 """The same the other way round: "there are 12 inches in a foot"."""
 CHOOSING = re.compile(
     r"\b(?:cheape[rs]t?|least|most|maximum|minimum|greatest|largest|smallest|highest|lowest|fastest|slowest|longest|"
     r"shortest|whichever|better|best|winner|wins?|biggest|oldest|youngest|exceed\w*)\b"
 )
 """A problem with one of these words may go another way when its numbers come in another order."""
-
 
 
 def is_conversion(before: str, after: str) -> bool:
