@@ -8,7 +8,6 @@ numbers that are good already, this finds others even where few are, as with div
 import random
 from collections.abc import Iterator
 from fractions import Fraction
-from itertools import pairwise
 
 from examples.gsm8k.arithmetic import compute, leaves
 from examples.gsm8k.numerals import Number, significant_digits, whole
@@ -97,8 +96,7 @@ class Search:
         return True
 
     def _in_order(self) -> bool:
-        values = self.values
-        return all(values[a] < values[b] for ranked in self._template.ranked for a, b in pairwise(ranked))
+        return all(self.values[smaller] < self.values[larger] for smaller, larger in self._template.ranked)
 
 
 def dependents(template: Template, given: int) -> Iterator[int]:

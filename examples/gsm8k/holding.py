@@ -1,6 +1,7 @@
 """Which numbers of a problem keep their values, because a change might make it wrong."""
 
 import random
+from itertools import pairwise
 
 from examples.gsm8k import words
 from examples.gsm8k.arithmetic import Tree, compute, longest_sum
@@ -46,7 +47,8 @@ def hold_counts_of_terms(reading: Reading, quantities: Quantities) -> None:
 def hold_what_is_unused(reading: Reading, quantities: Quantities) -> None:
     """A number that nothing is computed with may yet say the same as others: 7 of 12 where 5 are the rest."""
     in_words = set(words.number_words(reading.question)) - {value for step in reading.steps for value in step.operands}
-    unused = {value for value, given in quantities.given.items() if not quantities.all[given].used}
+    left = [(value, quantities.all[given]) for value, given in quantities.given.items()]
+    unused = {value for value, about in left if not about.used and about.tree is None}
     quantities.hold(quantities.given[value] for value in unused)
     if unused and words.RATIO.search(reading.question):
         raise Refused(Reason.RATIO)
@@ -92,16 +94,30 @@ def tried(quantities: Quantities, sources: list[int]) -> list[tuple[Number, ...]
     return [tuple(values[source] for values in places) for source in sources]
 
 
-def ranked(reading: Reading, quantities: Quantities) -> list[list[int]]:
-    """Numbers of the question keep their order, and so do results where something is chosen by size."""
+def ranked(reading: Reading, quantities: Quantities) -> list[tuple[int, int]]:
+    """Pairs of which the first stays the smaller one.
+
+    Numbers of the question keep their order. A result stays below what it was below: 45 people who drink from 50 cans.
+    Where something is chosen by size, or goes another way beyond some number, results keep their order too.
+    """
     in_words = [quantities.constant(value) for value in words.number_words(reading.question)]
-    ranks = [[*in_words, *quantities.given.values()]]
+    asked = in_order(quantities, [*in_words, *quantities.given.values()])
     if words.CONDITION.search(reading.question):
-        ranks[0] += quantities.results
-    elif words.CHOOSING.search(reading.question):
-        ranks.append(quantities.results)
-    by_value = [{quantities.value(index): index for index in rank} for rank in ranks]
-    return [[rank[value] for value in sorted(rank)] for rank in by_value]
+        return list(pairwise(in_order(quantities, [*asked, *quantities.results])))
+    above = [
+        (result, next((index for index in asked if quantities.value(index) > quantities.value(result)), None))
+        for result in quantities.results
+    ]
+    pairs = [*pairwise(asked), *((result, index) for result, index in above if index is not None)]
+    if words.CHOOSING.search(reading.question):
+        pairs += pairwise(in_order(quantities, quantities.results))
+    return pairs
+
+
+def in_order(quantities: Quantities, indices: list[int]) -> list[int]:
+    """By value, one of each."""
+    by_value = {quantities.value(index): index for index in indices}
+    return [by_value[value] for value in sorted(by_value)]
 
 
 def has_division(tree: Tree) -> bool:

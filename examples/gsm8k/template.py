@@ -66,8 +66,8 @@ class Template:
     """The computed quantities, each after those that it needs."""
     given: list[int]
     """The quantities that are free."""
-    ranked: list[list[int]]
-    """Quantities that stay in this order, by value."""
+    ranked: list[tuple[int, int]]
+    """Pairs of quantities of which the first stays the smaller one."""
 
     def values(self, given: dict[int, Number]) -> list[Number]:
         """Of all quantities, if the free ones have these values. ZeroDivisionError if there are none."""
