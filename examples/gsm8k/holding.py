@@ -1,7 +1,7 @@
 """Which numbers of a problem keep their values, because a change might make it wrong."""
 
 import random
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 from examples.gsm8k import words
 from examples.gsm8k.arithmetic import Tree, compute, longest_sum
@@ -10,11 +10,15 @@ from examples.gsm8k.quantities import Quantities
 from examples.gsm8k.reading import Reading
 from examples.gsm8k.template import Reason, Refused
 
+LARGE = 10
+"""A number as large as that is the sum of three others hardly by chance."""
+
 
 def hold(reading: Reading, quantities: Quantities, alike: list[list[int]]) -> None:
     """`alike`: sources of one numeral, of which one is right."""
     quantities.hold(index for index, quantity in enumerate(quantities.all) if quantity.odd)
-    follow(quantities)
+    follow_results(quantities)
+    follow_sums(reading, quantities)
     hold_counts_of_terms(reading, quantities)
     hold_what_is_unused(reading, quantities)
     hold_what_words_say(reading, quantities)
@@ -23,7 +27,7 @@ def hold(reading: Reading, quantities: Quantities, alike: list[list[int]]) -> No
             quantities.hold(sources)
 
 
-def follow(quantities: Quantities) -> None:
+def follow_results(quantities: Quantities) -> None:
     """A given number that is a result as well is computed like that result."""
     for value, given in quantities.given.items():
         about = quantities.all[given]
@@ -36,6 +40,24 @@ def follow(quantities: Quantities) -> None:
                 quantities.hold([result])
 
 
+def follow_sums(reading: Reading, quantities: Quantities) -> None:
+    """A given number that is the sum of others may be all of them: 5 men, 4 women, and the 9 people that they are."""
+    times = {given: len(reading.asked[value].spans) for value, given in quantities.given.items()}
+    for value, given in quantities.given.items():
+        parts = [part for part, count in times.items() if quantities.value(part) < value for _ in range(min(count, 3))]
+        for terms in [*combinations(parts, 2), *(combinations(parts, 3) if value >= LARGE else ())]:
+            about = quantities.all[given]
+            if sum(map(quantities.value, terms)) != value or any(given in quantities.ancestors(term) for term in terms):
+                continue
+            if about.free and any(map(quantities.support, terms)):
+                tree: Tree = terms[0]
+                for term in terms[1:]:
+                    tree = ("+", tree, term)
+                about.tree, about.free = tree, False
+            elif about.tree is None:
+                quantities.hold(terms)
+
+
 def hold_counts_of_terms(reading: Reading, quantities: Quantities) -> None:
     """The 3 in (80+90+70)/3 may be how many they are."""
     terms = {longest_sum(step.tree) for step in reading.steps}
@@ -46,13 +68,13 @@ def hold_counts_of_terms(reading: Reading, quantities: Quantities) -> None:
 
 def hold_what_is_unused(reading: Reading, quantities: Quantities) -> None:
     """A number that nothing is computed with may yet say the same as others: 7 of 12 where 5 are the rest."""
-    in_words = set(words.number_words(reading.question)) - {value for step in reading.steps for value in step.operands}
     left = [(value, quantities.all[given]) for value, given in quantities.given.items()]
     unused = {value for value, about in left if not about.used and about.tree is None}
     quantities.hold(quantities.given[value] for value in unused)
     if unused and words.RATIO.search(reading.question):
         raise Refused(Reason.RATIO)
-    unused |= in_words - {2}
+    said = set(words.number_words(reading.question))
+    unused |= said - {value for step in reading.steps for value in step.operands} - {2}
     known = [*quantities.given.values(), *quantities.results]
     for i, one in enumerate(known):
         a = quantities.value(one)
@@ -62,6 +84,10 @@ def hold_what_is_unused(reading: Reading, quantities: Quantities) -> None:
             b = quantities.value(other)
             if a + b in unused or abs(a - b) in unused:
                 quantities.hold([one, other])
+    for one, other in combinations(quantities.given.values(), 2):
+        a, b = quantities.value(one), quantities.value(other)
+        if a + b in said or any(value * a == b or value * b == a or value == a * b for value in unused):
+            quantities.hold([one, other])
 
 
 def hold_what_words_say(reading: Reading, quantities: Quantities) -> None:
