@@ -1,7 +1,7 @@
 """What a worked problem says: the numbers of the question, and the steps of the solution in their order."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from examples.gsm8k import words
 from examples.gsm8k.arithmetic import Tree, Unreadable, compute, parse
@@ -50,6 +50,8 @@ class Step:
     """Where each operand is: in the mark, and in the text before it."""
     result: Number
     result_spans: list[Span]
+    said: bool = True
+    """The text before it says the same: 48/2 = <<48/2=24>>, and not 20+4 = <<48/2=24>>, which is right by chance."""
 
 
 @dataclass(frozen=True)
@@ -160,15 +162,15 @@ def of_mark(mark: re.Match[str], line: str, before: list[re.Match[str]], taken: 
         result_spans.append(after.span(1))
     elif after and after.start(1) == mark.end():
         raise Refused(Reason.INEXACT)
-    if tree == 0 and (chain := chain_before(line, before, mark.start())) is not None:  # 8*3 = <<24=24>>24
-        written = in_numbers(chain, result)
-        if written is not None:
-            return Step(*written, result, [*operand_spans[0], *result_spans])
+    chain = chain_before(line, before, mark.start())
+    written = None if chain is None else in_numbers(chain, result)
+    if tree == 0 and written is not None:  # 8*3 = <<24=24>>24
+        return Step(*written, result, [*operand_spans[0], *result_spans])
     nearest = before[-len(values) :]
     if [exact(found.group()) for found in nearest] == values and not taken & {found.start() for found in nearest}:
         for spans, found in zip(operand_spans, nearest, strict=True):
             spans.append(found.span())
-    return Step(tree, values, operand_spans, result, result_spans)
+    return Step(tree, values, operand_spans, result, result_spans, said=written is not None)
 
 
 def of_equation(shown: re.Match[str], line: str, before: list[re.Match[str]]) -> Step | None:
@@ -234,4 +236,4 @@ def shifted(step: Step, by: int) -> Step:
     """The same step of a line that starts there."""
     operands = [[(start + by, end + by) for start, end in spans] for spans in step.operand_spans]
     result = [(start + by, end + by) for start, end in step.result_spans]
-    return Step(step.tree, step.operands, operands, step.result, result)
+    return replace(step, operand_spans=operands, result_spans=result)

@@ -38,12 +38,12 @@ def variants(row: Row, count: int, rng: random.Random) -> list[Row]:
     template = trace(row["question"], row["answer"])
     if template.filled(template.values({})) != {"question": row["question"], "answer": row["answer"]}:
         raise Refused(Reason.NOT_ITSELF)
-    num_steps = len(read(row["question"], row["answer"]).steps)
+    said = [step.said for step in read(row["question"], row["answer"]).steps]
     made = [template.filled(values) for values in drawn(template, count, rng)]
     if not made:
         raise Refused(Reason.NO_DRAW)
     for variant in made:
-        if len(read(variant["question"], variant["answer"]).steps) < num_steps:
+        if [step.said for step in read(variant["question"], variant["answer"]).steps] != said:
             raise Refused(Reason.EQUATION)
     return made
 

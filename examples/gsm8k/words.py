@@ -109,15 +109,13 @@ def ordinals(text: str) -> set[int]:
 def implied(question: str, answer: str) -> tuple[frozenset[Number], frozenset[Number]]:
     """The constants that a solution may use although they are no numeral of the question: likely and less likely."""
     text = f"{question} {answer}"
-    likely: set[Number] = {1, 2, *number_words(text)}
+    likely: set[Number] = {1, 2, 100, 1_000, *number_words(text)}
     unlikely: set[Number] = {0}
     text = text.lower()
     for pattern, values, others in _IMPLIED:
         if pattern.search(text):
             likely |= values
             unlikely |= others
-    if "%" in text or "$" in text:
-        likely.add(100)
     if "%" in text:
         unlikely.add(Fraction(1, 100))
     if _WEEKDAYS.search(text):
