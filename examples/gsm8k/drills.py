@@ -8,21 +8,25 @@ from collections.abc import Iterable, Iterator
 
 from examples.gsm8k.arithmetic import Unreadable, compute, parse
 from examples.gsm8k.drawing import drawn
-from examples.gsm8k.numerals import Form, Number, exact
+from examples.gsm8k.numerals import NUMERAL, Form, Number, exact
 from examples.gsm8k.quantities import Quantity
 from examples.gsm8k.reading import MARK
 from examples.gsm8k.template import SEPARATOR, Slot, Template
 
 
 def drills(answers: Iterable[str], count: int, seed: int) -> Iterator[dict[str, str]]:
+    """That many, fewer only if no expression of these solutions can have other numbers."""
     rng = random.Random(seed)
     templates = [template for answer in answers for mark in MARK.findall(answer) if (template := of_mark(mark))]
     made = 0
     while templates and made < count:
-        template = rng.choice(templates)
-        for values in drawn(template, 1, rng):
-            yield template.filled(values)
-            made += 1
+        index = rng.randrange(len(templates))
+        values = next(drawn(templates[index], 1, rng), None)
+        if values is None:
+            templates.pop(index)
+            continue
+        yield templates[index].filled(values)
+        made += 1
 
 
 def of_mark(mark: str) -> Template | None:
@@ -33,7 +37,7 @@ def of_mark(mark: str) -> Template | None:
         result = compute(tree, values)
     except (Unreadable, ZeroDivisionError):
         return None
-    if isinstance(tree, int) or not shown or exact(shown) != result or result <= 0:
+    if isinstance(tree, int) or not NUMERAL.fullmatch(shown) or exact(shown) != result or result <= 0:
         return None
     text = f"{expression} = ?{SEPARATOR}{expression} = <<{mark}>>{shown}\n#### {shown}"
     forms = [Form.of(expression[start:end]) for start, end in spans]
@@ -50,9 +54,8 @@ def of_mark(mark: str) -> Template | None:
     quantities.append(Quantity(result, tree=tree, places=Form.of(shown).places))
     given = [index for index in range(len(values)) if quantities[index].free]
     template = Template(text, slots, quantities, [len(values)], given, [])
-    return (
-        template if given and template.filled(template.values({}))["answer"] == text.partition(SEPARATOR)[2] else None
-    )
+    itself = template.filled(template.values({}))["answer"] == text.partition(SEPARATOR)[2]
+    return template if given and itself else None
 
 
 def quantity(value: Number, form: Form) -> Quantity:

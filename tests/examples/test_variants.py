@@ -248,6 +248,11 @@ def test_drills_are_right_and_have_the_operators_of_the_solutions() -> None:
     assert {operator for row in made for operator in "+-*/" if operator in row["question"]} == {"-", "*"}
 
 
+def test_expressions_that_cannot_have_other_numbers_give_no_drills() -> None:
+    answers = ["<<1+1=2>>2 <<4=4>>4 <<3/0=1>>1 <<2+2=x>>x <<2+2=5>>5 <<5-x=1>>1 <<1*100=100>>100"]
+    assert not list(drills(answers, 5, seed=0))
+
+
 def write(file: Path, rows: list[Row]) -> Path:
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return file
@@ -256,7 +261,7 @@ def write(file: Path, rows: list[Row]) -> Path:
 def test_the_program_writes_rows_of_the_same_form_and_says_what_it_left_out(tmp_path: Path) -> None:
     untraced = {"question": "How old is the cook?", "answer": "Old.\n#### 5"}
     source, target = write(tmp_path / "train.jsonl", [*ROWS, untraced]), tmp_path / "variants.jsonl"
-    command = [sys.executable, ROOT / "examples" / "gsm8k" / "variants.py", source, target, "--each", "3"]
+    command = [sys.executable, str(ROOT / "examples/gsm8k/variants.py"), str(source), str(target), "--each", "3"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     made = [json.loads(line) for line in target.read_text().splitlines()]
     assert len(made) == 3 * len(ROWS)
