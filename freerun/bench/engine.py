@@ -138,7 +138,7 @@ def decoder_of(model: str, device: str, dtype: torch.dtype, backend: Backend = "
 
 def _measure(decoder: Decoder, work: Work, dtype: str, burst: int, judge: Decoder | None = None) -> Measured:
     """The work twice: the first time compiles kernels and captures graphs. `judge`: whom log-probabilities are compared
-    with."""
+    with; then nobody guesses how answers go on, since a policy that is sure of something repeats itself."""
     longest = work.prompt + max(work.lengths) + burst + 64
     config = EngineConfig.model_validate(
         {
@@ -148,7 +148,7 @@ def _measure(decoder: Decoder, work: Work, dtype: str, burst: int, judge: Decode
         }
     )
     device: Device = "cuda" if decoder.embed.weight.is_cuda else "cpu"
-    engine = EmbeddedEngine(decoder, config.on(device, step_tokens=16_384, burst=burst))
+    engine = EmbeddedEngine(decoder, config.on(device, step_tokens=16_384, burst=burst), guesses=judge is None)
     _run(engine, decoder.shape, work, "warm-up")
     waited_s, tokens = engine.waited_s, engine.tokens
     wall_s, first_s, answers = _run(engine, decoder.shape, work, "measured")

@@ -46,7 +46,7 @@ class EngineConfig(Section):
 
     weights: Weights = knob(
         "same",
-        "What the matrices of layers are kept and multiplied in: the same type as all else, or fp8, 8 bits a number, "
+        "What the large matrices of layers are kept and multiplied in: the same type as all else, or fp8, 8 bits, "
         "which samples faster, from a distribution that is a little off. Log-probabilities are those of what was "
         "sampled from, so training corrects for it.",
     )

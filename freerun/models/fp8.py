@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from freerun.core import ConfigError
 from freerun.models.decoder import Decoder
-from freerun.models.fp8_tiling import tiling
+from freerun.models.fp8_tiling import Tilings
 from freerun.models.shape import refuse_fp8
 
 CODE = torch.float8_e4m3fn
@@ -23,6 +23,9 @@ _LARGEST, _LEAST = 448.0, 1e-12
 """As in `fp8_kernels.py`."""
 _CAPABLE = 8, 9
 """GPUs from here on multiply in FP8."""
+_LARGE = "qkv", "gate_up", "down"
+_ADDED = "down"
+"""Whose product is added to something, and so may be in parts."""
 
 
 class Rounded(NamedTuple):
@@ -42,7 +45,7 @@ class Fp8Linear(nn.Linear):
 
     scales: Tensor
 
-    def __init__(self, base: nn.Linear) -> None:
+    def __init__(self, base: nn.Linear, tilings: Tilings) -> None:
         nn.Module.__init__(self)
         self.in_features, self.out_features, self.bias = base.in_features, base.out_features, base.bias
         self.dtype = base.weight.dtype
@@ -50,6 +53,7 @@ class Fp8Linear(nn.Linear):
         codes, scales = rounded(base.weight.detach())
         self.weight = nn.Parameter(codes, requires_grad=False)
         self.register_buffer("scales", scales, persistent=False)
+        self._tilings = tilings
 
     def forward(self, x: Tensor) -> Tensor:
         return self.multiply(rounded(x))
@@ -59,29 +63,18 @@ class Fp8Linear(nn.Linear):
         _round_into(weight, Rounded(self.weight.data, self.scales))
 
     def multiply(self, x: Rounded) -> Tensor:
-        return self._product(x, 1)[0]
+        if not x.codes.is_cuda:
+            scaled = nn.functional.linear(x.codes.float(), self.weight.float()) * x.scales[:, None] * self.scales
+            return (scaled if self.bias is None else scaled + self.bias.float()).to(self.dtype)
+        from freerun.models.fp8_gpu import product  # needs Triton
+
+        return product(self, x, self._tilings.whole(len(x.codes), self.out_features, self.in_features))[0]
 
     def multiply_in_parts(self, x: Rounded) -> Tensor:
-        """What comes out is the sum of these, the fastest number of them: parts × rows × outputs."""
-        return self._product(x, tiling(len(x.codes), self.out_features, self.in_features).split)
+        """On a GPU. What comes out is the sum of these, the fastest number of them: parts × rows × outputs."""
+        from freerun.models.fp8_gpu import product
 
-    def _product(self, x: Rounded, parts: int) -> Tensor:
-        if not x.codes.is_cuda:
-            product = nn.functional.linear(x.codes.float(), self.weight.float())
-            scaled = product * x.scales[:, None] * self.scales
-            return (scaled if self.bias is None else scaled + self.bias.float()).to(self.dtype)[None]
-        from freerun.models.fp8_kernels import product_kernel  # needs Triton
-
-        (rows, width), outs = x.codes.shape, self.out_features
-        how = tiling(rows, outs, width, parts)
-        kind = self.dtype if parts == 1 else torch.float32
-        out = torch.empty(parts, rows, outs, dtype=kind, device=x.codes.device)
-        product_kernel[(-(-rows // how.rows), -(-outs // how.outs), parts)](
-            x.codes, x.scales, self.weight, self.scales, self.scales if self.bias is None else self.bias, out,
-            rows, width, outs, BIAS=self.bias is not None, M=how.rows, BN=how.outs, BK=how.ins,
-            EVEN=width % how.ins == 0, SPLIT=parts, SWAP=how.swap, num_warps=how.warps, num_stages=how.stages,
-        )  # fmt: skip
-        return out
+        return product(self, x, self._tilings.in_parts(len(x.codes), self.out_features, self.in_features))
 
 
 def rounded(x: Tensor) -> Rounded:
@@ -94,12 +87,9 @@ def rounded(x: Tensor) -> Rounded:
 
 def _round_into(x: Tensor, target: Rounded) -> None:
     if x.is_cuda:
-        from freerun.models.fp8_kernels import round_kernel  # needs Triton
+        from freerun.models.fp8_gpu import round_into
 
-        rows, width = x.shape
-        wide = 1 << (width - 1).bit_length()
-        warps = 4 if wide <= 4096 else 8
-        round_kernel[(rows,)](x.contiguous(), target.codes, target.scales, width, WIDTH=wide, num_warps=warps)
+        round_into(x, target)
         return
     top = x.float().abs().amax(-1, keepdim=True).clamp_min(_LEAST)
     target.codes.copy_((x.float() * (_LARGEST / top)).to(CODE))
@@ -107,21 +97,31 @@ def _round_into(x: Tensor, target: Rounded) -> None:
 
 
 def round_layers(decoder: Decoder) -> None:
-    """In place: the matrices of all layers. Embedding, head and norms stay as they are."""
+    """In place: the large matrices of all layers. The attention's output has too few numbers to be worth rounding what
+    goes into it."""
     refuse_fp8(decoder.shape)
-    weight = decoder.embed.weight
+    weight, tilings = decoder.embed.weight, Tilings()
     if weight.is_cuda and torch.cuda.get_device_capability(weight.device) < _CAPABLE:
         raise ConfigError(
             f"engine.weights=fp8 needs a GPU that multiplies in FP8, and {torch.cuda.get_device_name()} does not: "
             "leave it at same"
         )
-    for name in list(decoder.adaptable):
-        holder, _, target = name.rpartition(".")
-        base = decoder.get_submodule(name)
-        assert isinstance(base, nn.Linear)
-        setattr(decoder.get_submodule(holder), target, Fp8Linear(base))
+    for layer in decoder.layers:
+        for name in _LARGE:
+            base = getattr(layer, name)
+            assert isinstance(base, nn.Linear)
+            setattr(layer, name, Fp8Linear(base, tilings))
     if weight.is_cuda:
+        _choose_tilings(decoder, tilings)
         torch.cuda.empty_cache()  # what the wide ones had is for the cache
+
+
+def _choose_tilings(decoder: Decoder, tilings: Tilings) -> None:
+    from freerun.models.fp8_gpu import choose_tilings
+
+    for name in _LARGE:
+        alike = [layer for path, layer in fp8_layers(decoder) if path.endswith(name)]
+        choose_tilings(alike, name == _ADDED, tilings)
 
 
 def fp8_layers(decoder: Decoder) -> Iterator[tuple[str, Fp8Linear]]:

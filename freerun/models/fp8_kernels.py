@@ -16,11 +16,19 @@ LEAST = tl.constexpr(1e-12)
 
 
 @triton.jit
-def store_rounded(x, codes, scale, place, inside):
-    """A row's numbers as codes, and their scale."""
-    top = tl.maximum(tl.max(tl.abs(x), 0), LEAST)
-    tl.store(codes + place, (x * tl.div_rn(LARGEST, top)).to(tl.float8e4nv), mask=inside)
-    tl.store(scale, tl.div_rn(top, LARGEST))
+def top_of(largest):
+    """The number that is to be the largest code."""
+    return tl.maximum(largest, LEAST)
+
+
+@triton.jit
+def as_codes(x, top):
+    return (x * tl.div_rn(LARGEST, top)).to(tl.float8e4nv)
+
+
+@triton.jit
+def scale_of(top):
+    return tl.div_rn(top, LARGEST)
 
 
 @triton.jit
@@ -30,7 +38,9 @@ def round_kernel(x, codes, scales, width, WIDTH: tl.constexpr):
     column = tl.arange(0, WIDTH)
     inside = column < width
     wide = tl.load(x + row * width + column, mask=inside, other=0.0).to(tl.float32)
-    store_rounded(wide, codes, scales + row, row * width + column, inside)
+    top = top_of(tl.max(tl.abs(wide), 0))
+    tl.store(codes + row * width + column, as_codes(wide, top), mask=inside)
+    tl.store(scales + row, scale_of(top))
 
 
 @triton.jit(do_not_specialize=["rows"])

@@ -120,22 +120,24 @@ class AdapterShape:
         """The weights below it, in numbers of `size` bytes where they are not of fewer bits."""
         if self.bits >= 16:
             return shape.num_parameters * size
-        inside = sum(outs * ins for outs, ins in _matrices(shape))
+        inside = sum(outs * ins for outs, ins in _adapted(shape))
         return (shape.num_parameters - inside) * size + int(inside * (self.bits / 8 + 4 / QUANTISED_GROUP))
 
     def widened_bytes(self, shape: Shape, size: int) -> int:
         """The widest matrix of fewer bits, while it is multiplied with."""
-        return max(outs * ins for outs, ins in _matrices(shape)) * size if self.bits < 16 else 0
+        return max(outs * ins for outs, ins in _adapted(shape)) * size if self.bits < 16 else 0
 
     def num_parameters(self, shape: Shape) -> int:
         """Our fused layers have one A each."""
-        return self.rank * sum(outs + ins for outs, ins in _matrices(shape))
+        return self.rank * sum(outs + ins for outs, ins in _adapted(shape))
 
 
 def fp8_bytes(shape: Shape, size: int) -> int:
-    """A model's weights where its layers' matrices are of 8 bits (`fp8.py`), other numbers of `size` bytes."""
-    narrow = sum(outs * ins for outs, ins in _matrices(shape))
-    return (shape.num_parameters - narrow) * size + narrow + 4 * sum(outs for outs, _ in _matrices(shape))
+    """A model's weights where its layers' large matrices are of 8 bits (`fp8.py`), other numbers of `size` bytes."""
+    qkv = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+    narrow = shape.layers * (qkv + 3 * shape.ffn) * shape.hidden
+    scales = shape.layers * (qkv + 2 * shape.ffn + shape.hidden)
+    return (shape.num_parameters - narrow) * size + narrow + 4 * scales
 
 
 def refuse_fp8(shape: Shape) -> None:
@@ -146,8 +148,8 @@ def refuse_fp8(shape: Shape) -> None:
         raise ConfigError("engine.weights=fp8 does not know mixtures of experts: leave it at same")
 
 
-def _matrices(shape: Shape) -> Iterator[tuple[int, int]]:
-    """Outputs and inputs of every linear layer that may be adapted or of fewer bits: not routers and experts."""
+def _adapted(shape: Shape) -> Iterator[tuple[int, int]]:
+    """Outputs and inputs of every linear layer that an adapter is on: not routers and experts."""
     heads, hidden = shape.heads * shape.head_dim, shape.hidden
     for layer in range(shape.layers):
         yield heads + 2 * shape.kv_heads * shape.head_dim, hidden

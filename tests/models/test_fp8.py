@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from freerun.core import ConfigError
 from freerun.models.attention import PackedAttention
 from freerun.models.fp8 import CODE, Fp8Linear, fp8_layers, is_fp8, round_layers, rounded
+from freerun.models.fp8_tiling import Tilings, kinds
 from freerun.models.shape import fp8_bytes
 from tests.architectures import random_decoder
 from tests.tiny import mixture, tiny_decoder
@@ -44,7 +45,7 @@ def test_rows_are_close_to_what_they_were() -> None:
 @pytest.mark.parametrize("bias", [False, True])
 def test_a_product_is_that_of_what_the_codes_stand_for(bias: bool) -> None:
     base = nn.Linear(96, 80, bias=bias, device=DEVICE)
-    layer = Fp8Linear(base)
+    layer = Fp8Linear(base, Tilings())
     x = random_rows(19, 96)
     weight = rounded(base.weight.detach()).wide.double()
     expected = F.linear(rounded(x).wide.double(), weight, None if base.bias is None else base.bias.double())
@@ -56,7 +57,7 @@ def test_a_product_is_that_of_what_the_codes_stand_for(bias: bool) -> None:
 
 
 def test_another_weight_is_taken_where_the_one_before_was() -> None:
-    layer, other = Fp8Linear(nn.Linear(48, 32, device=DEVICE)), nn.Linear(48, 32, device=DEVICE)
+    layer, other = Fp8Linear(nn.Linear(48, 32, device=DEVICE), Tilings()), nn.Linear(48, 32, device=DEVICE)
     places = layer.weight.data_ptr(), layer.scales.data_ptr()
     layer.take(other.weight.detach().bfloat16())
     codes, scales = rounded(other.weight.detach().bfloat16())
@@ -68,11 +69,11 @@ def test_another_weight_is_taken_where_the_one_before_was() -> None:
 @pytest.mark.parametrize(
     "changes", [{}, {"model_type": "qwen2"}, {"model_type": "llama", "tie_word_embeddings": False}]
 )
-def test_all_matrices_of_layers_are_rounded_and_nothing_else(changes: dict[str, Any]) -> None:
+def test_the_large_matrices_of_layers_are_rounded_and_nothing_else(changes: dict[str, Any]) -> None:
     plain, decoder = tiny_decoder(1, **changes), tiny_decoder(1, **changes)
     assert not is_fp8(decoder)
     round_layers(decoder)
-    assert {name.rpartition(".")[2] for name, _ in fp8_layers(decoder)} == {"qkv", "out", "gate_up", "down"}
+    assert {name.rpartition(".")[2] for name, _ in fp8_layers(decoder)} == {"qkv", "gate_up", "down"}
     assert dict(decoder.named_parameters()).keys() == dict(plain.named_parameters()).keys()
     narrow = {f"{name}.weight" for name, _ in fp8_layers(decoder)}
     for name, parameter in decoder.named_parameters():
@@ -99,3 +100,18 @@ def test_models_that_cannot_be_are_refused() -> None:
         round_layers(tiny_decoder(0, **mixture("olmoe")))
     with pytest.raises(ConfigError, match=r"engine\.weights=fp8 works with Freerun's own code"):
         round_layers(random_decoder("mistral"))
+
+
+def test_the_fastest_tilings_are_chosen_and_parts_only_where_they_are_added() -> None:
+    tilings, (kind, *_) = Tilings(), kinds(1536, 8960)
+    first = tilings.whole(16, 1536, 8960)
+    assert first.split == 1
+    for may_split in (True, False):
+        tilings.choose(kind, lambda tiling: 10 / tiling.split + tiling.outs, may_split)
+        whole, parted = tilings.whole(9, 1536, 8960), tilings.in_parts(9, 1536, 8960)
+        assert (whole.split, whole.outs) == (1, 16)
+        assert (parted.split, parted.outs) == (1, 16)
+        tilings.choose(kind, lambda tiling: 1000 / tiling.split + tiling.outs, may_split)
+        assert tilings.whole(9, 1536, 8960) == whole
+        assert (tilings.in_parts(9, 1536, 8960).split > 1) == may_split
+    assert tilings.whole(17, 1536, 8960) != whole, "of more rows nothing is known"

@@ -20,7 +20,7 @@ def test_an_engine_needs_less_by_half_of_its_layers(machines: int) -> None:
     wide, narrow = planned(config(), MEDIUM, gpus(machines)), planned(config(FP8), MEDIUM, gpus(machines))
     saved = standing(wide, "engine 0") - standing(narrow, "engine 0")
     inside = MEDIUM.num_parameters - MEDIUM.vocab_size * MEDIUM.hidden
-    assert 0.98 * inside < saved < inside, "a byte of every number, less the scales"
+    assert 0.94 * inside < saved < inside, "a byte of every number, less the scales, but for the attention's output"
     assert standing(wide, "trainer") == standing(narrow, "trainer")
     assert narrow.engine_settings(narrow.engines[0]).weights == "fp8"
 

@@ -1,5 +1,5 @@
-"""The forward pass of an engine whose layers' matrices are of 8 bits. What comes before a product also rounds what goes
-into it, so that a layer of a decode step is nine kernels.
+"""The forward pass of an engine whose layers' large matrices are of 8 bits. The kernel before each of these products
+also rounds what goes into it.
 
 `models/fp8.py` is what it must equal, to rounding.
 """
@@ -11,7 +11,7 @@ from triton import next_power_of_2
 from freerun.engines.embedded import kernels
 from freerun.engines.embedded.experts import RouteNotes
 from freerun.engines.embedded.fused import DeviceAttention, FusedDecoder, add_norm
-from freerun.models.fp8 import CODE, Fp8Linear, Rounded, is_fp8, rounded
+from freerun.models.fp8 import CODE, Fp8Linear, Rounded, is_fp8
 from freerun.models.own import Layer, OwnDecoder
 
 
@@ -24,20 +24,17 @@ class Fp8Decoder(FusedDecoder):
         delta: Tensor | None = None
         for layer in self._decoder.layers:
             assert isinstance(layer, Layer)
-            qkv, out, gate_up, down = _matrices(layer)
+            qkv, gate_up, down = _narrow(layer.qkv), _narrow(layer.gate_up), _narrow(layer.down)
             read = attend(layer, qkv.multiply(add_norm_rounded(residual, delta, layer.attention_norm)))
-            delta = out.multiply_in_parts(rounded(read))
+            delta = layer.out(read)[None]
             gated = silu_mul_rounded(gate_up.multiply(add_norm_rounded(residual, delta, layer.mlp_norm)))
             delta = down.multiply_in_parts(gated)
         return add_norm(residual, None if delta is None else delta.sum(0), self._decoder.norm)
 
 
-def _matrices(layer: Layer) -> list[Fp8Linear]:
-    found = []
-    for matrix in (layer.qkv, layer.out, layer.gate_up, layer.down):
-        assert isinstance(matrix, Fp8Linear)
-        found.append(matrix)
-    return found
+def _narrow(matrix: torch.nn.Linear) -> Fp8Linear:
+    assert isinstance(matrix, Fp8Linear)
+    return matrix
 
 
 def add_norm_rounded(residual: Tensor, delta: Tensor | None, norm: torch.nn.RMSNorm) -> Rounded:
@@ -53,9 +50,10 @@ def add_norm_rounded(residual: Tensor, delta: Tensor | None, norm: torch.nn.RMSN
 
 def silu_mul_rounded(gate_up: Tensor) -> Rounded:
     rows, width = len(gate_up), gate_up.shape[1] // 2
-    out, padded = _empty(rows, width, gate_up), next_power_of_2(width)
-    warps = 16 if padded > 8192 else 8 if padded > 2048 else 4
-    kernels.silu_mul_rounded_kernel[(rows,)](gate_up, *out, width, WIDTH=padded, num_warps=warps)
+    first = next_power_of_2(width + 1) // 2
+    out, rest = _empty(rows, width, gate_up), max(next_power_of_2(width - first), 16)
+    warps = 16 if first >= 8192 else 8 if first >= 2048 else 4
+    kernels.silu_mul_rounded_kernel[(rows,)](gate_up, *out, width, FIRST=first, REST=rest, num_warps=warps)
     return out
 
 
