@@ -1,5 +1,6 @@
 """`freerun bench engine`: how fast the embedded engine samples, with random weights of a shape, or a model folder."""
 
+import gc
 import json
 import random
 import time
@@ -17,6 +18,7 @@ from freerun.core import ConfigError
 from freerun.engines.base import Sampling
 from freerun.engines.config import EngineConfig, Weights
 from freerun.engines.embedded.engine import EmbeddedEngine
+from freerun.engines.embedded.memory import cache_for
 from freerun.machine.device import Device, choose_device
 from freerun.models.checkpoint import load_decoder
 from freerun.models.decoder import Decoder
@@ -139,23 +141,25 @@ def decoder_of(model: str, device: str, dtype: torch.dtype, backend: Backend = "
 def _measure(decoder: Decoder, work: Work, dtype: str, burst: int, judge: Decoder | None = None) -> Measured:
     """The work twice: the first time compiles kernels and captures graphs. `judge`: whom log-probabilities are compared
     with; then nobody guesses how answers go on, since a policy that is sure of something repeats itself."""
-    longest = work.prompt + max(work.lengths) + burst + 64
+    device: Device = "cuda" if decoder.embed.weight.is_cuda else "cpu"
+    longest = cache_for(work.prompt + max(work.lengths), 64, burst)
+    needed = min(work.slots, len(work.lengths)) * longest
     config = EngineConfig.model_validate(
         {
             "max_running": work.slots,
-            "cache_tokens": None if decoder.embed.weight.is_cuda else min(work.slots, len(work.lengths)) * longest,
+            "cache_tokens": None if device == "cuda" and judge is None else needed,
             "dtype": dtype,
         }
     )
-    device: Device = "cuda" if decoder.embed.weight.is_cuda else "cpu"
     engine = EmbeddedEngine(decoder, config.on(device, step_tokens=16_384, burst=burst), guesses=judge is None)
     _run(engine, decoder.shape, work, "warm-up")
     waited_s, tokens = engine.waited_s, engine.tokens
     wall_s, first_s, answers = _run(engine, decoder.shape, work, "measured")
     tokens = engine.tokens - tokens
-    host_s = wall_s - (engine.waited_s - waited_s) if decoder.embed.weight.is_cuda else 0.0
-    del engine  # its cache fills a GPU, and the bandwidth is measured with some of that
-    if decoder.embed.weight.is_cuda:
+    host_s = wall_s - (engine.waited_s - waited_s) if device == "cuda" else 0.0
+    del engine  # its cache may fill a GPU, and the bandwidth is measured with some of that
+    if device == "cuda":
+        gc.collect()
         torch.cuda.empty_cache()
     passes = tokens / _mean_running(work)
     return Measured(
