@@ -3,7 +3,7 @@
 Which is depends on the rows, the matrix and the GPU, so the few that have a chance are timed.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 
@@ -86,9 +86,6 @@ class Tilings:
         found = {each: took_us(each) for each in _CANDIDATES[kind.rows] if may_split or each.split == 1}
         self._whole[kind] = min((each for each in found if each.split == 1), key=found.__getitem__)
         self._in_parts[kind] = min(found, key=lambda each: found[each] + _PART_US * (each.split - 1))
-
-    def __iter__(self) -> Iterator[tuple[Product, Tiling, Tiling]]:
-        return ((kind, tiling, self._in_parts[kind]) for kind, tiling in self._whole.items())
 
 
 def kinds(outs: int, ins: int) -> list[Product]:
