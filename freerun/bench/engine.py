@@ -1,9 +1,11 @@
 """`freerun bench engine`: how fast the embedded engine samples, with random weights of a shape, or a model folder."""
 
+import gc
 import json
 import random
 import time
-from dataclasses import asdict, dataclass
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +13,16 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from freerun.bench.likelihoods import Answered, logprobs_apart, spread
 from freerun.core import ConfigError
 from freerun.engines.base import Sampling
-from freerun.engines.config import EngineConfig
+from freerun.engines.config import EngineConfig, Weights
 from freerun.engines.embedded.engine import EmbeddedEngine
+from freerun.engines.embedded.memory import cache_for
 from freerun.machine.device import Device, choose_device
 from freerun.models.checkpoint import load_decoder
 from freerun.models.decoder import Decoder
+from freerun.models.fp8 import round_layers
 from freerun.models.own import random_decoder
 from freerun.models.shape import Backend, Shape, shape_of
 
@@ -36,6 +41,8 @@ SHAPES = {
 layer, and how many of them a token goes through."""
 _UNTIED = ("7b", "8b", "32b")
 """Those whose output head is not the embedding, as in Qwen2.5-7B, Qwen3-8B and Qwen3-32B, whose shapes they have."""
+_JUDGED = 16
+"""Answers whose log-probabilities are compared."""
 
 
 @dataclass(frozen=True)
@@ -67,17 +74,29 @@ class Measured:
     """What the host did in a step besides waiting for the device, which may have been busy all the same."""
     floor_tokens_per_s: float
     """What reading weights and cache at the measured bandwidth would allow."""
+    apart: float | None = None
+    """Log-probabilities of sampled tokens against those by the weights as they came: the mean absolute difference."""
 
 
 def set_threads(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def bench_engine(model: str, work: Work, dtype: str, burst: int, baseline: str | None) -> list[Measured]:
+def bench_engine(
+    model: str, work: Work, dtype: str, burst: int, baseline: str | None, weights: Weights = "same"
+) -> list[Measured]:
     if dtype not in ("float32", "bfloat16"):
         raise ConfigError(f"--dtype {dtype} is not known; it is float32 or bfloat16")
     decoder = decoder_of(model, choose_device(), getattr(torch, dtype))
-    measured = [_measure(decoder, work, dtype, burst)]
+    if weights == "fp8":
+        if model in SHAPES:
+            spread(decoder)  # or all tokens would be as likely, by whatever weights
+        narrow = deepcopy(decoder)
+        round_layers(narrow)
+        measured = [_measure(narrow, work, dtype, burst, decoder), _measure(decoder, work, dtype, burst, decoder)]
+        measured[0] = replace(measured[0], engine="freerun, fp8")
+    else:
+        measured = [_measure(decoder, work, dtype, burst)]
     if baseline == "transformers":
         measured.append(_transformers(decoder, work))
     elif baseline is not None:
@@ -119,25 +138,28 @@ def decoder_of(model: str, device: str, dtype: torch.dtype, backend: Backend = "
     return load_decoder(Path(model), dtype, device, backend)
 
 
-def _measure(decoder: Decoder, work: Work, dtype: str, burst: int) -> Measured:
-    """The work twice: the first time compiles kernels and captures graphs."""
-    longest = work.prompt + max(work.lengths) + burst + 64
+def _measure(decoder: Decoder, work: Work, dtype: str, burst: int, judge: Decoder | None = None) -> Measured:
+    """The work twice: the first time compiles kernels and captures graphs. `judge`: whom log-probabilities are compared
+    with; then nobody guesses how answers go on, since a policy that is sure of something repeats itself."""
+    device: Device = "cuda" if decoder.embed.weight.is_cuda else "cpu"
+    longest = cache_for(work.prompt + max(work.lengths), 64, burst)
+    needed = min(work.slots, len(work.lengths)) * longest
     config = EngineConfig.model_validate(
         {
             "max_running": work.slots,
-            "cache_tokens": None if decoder.embed.weight.is_cuda else min(work.slots, len(work.lengths)) * longest,
+            "cache_tokens": None if device == "cuda" and judge is None else needed,
             "dtype": dtype,
         }
     )
-    device: Device = "cuda" if decoder.embed.weight.is_cuda else "cpu"
-    engine = EmbeddedEngine(decoder, config.on(device, step_tokens=16_384, burst=burst))
+    engine = EmbeddedEngine(decoder, config.on(device, step_tokens=16_384, burst=burst), guesses=judge is None)
     _run(engine, decoder.shape, work, "warm-up")
     waited_s, tokens = engine.waited_s, engine.tokens
-    wall_s, first_s = _run(engine, decoder.shape, work, "measured")
+    wall_s, first_s, answers = _run(engine, decoder.shape, work, "measured")
     tokens = engine.tokens - tokens
-    host_s = wall_s - (engine.waited_s - waited_s) if decoder.embed.weight.is_cuda else 0.0
-    del engine  # its cache fills a GPU, and the bandwidth is measured with some of that
-    if decoder.embed.weight.is_cuda:
+    host_s = wall_s - (engine.waited_s - waited_s) if device == "cuda" else 0.0
+    del engine  # its cache may fill a GPU, and the bandwidth is measured with some of that
+    if device == "cuda":
+        gc.collect()
         torch.cuda.empty_cache()
     passes = tokens / _mean_running(work)
     return Measured(
@@ -148,21 +170,23 @@ def _measure(decoder: Decoder, work: Work, dtype: str, burst: int) -> Measured:
         1e3 * wall_s / passes,
         1e3 * host_s / passes,
         tokens / floor_s(decoder, work, passes),
+        logprobs_apart(judge, answers[:_JUDGED]) if judge else None,
     )
 
 
-def _run(engine: EmbeddedEngine, shape: Shape, work: Work, name: str) -> tuple[float, float]:
-    dice = random.Random(name)
-    for index, length in enumerate(work.lengths):
-        prompt = [dice.randrange(2, shape.vocab_size) for _ in range(work.prompt)]
+def _run(engine: EmbeddedEngine, shape: Shape, work: Work, name: str) -> tuple[float, float, list[Answered]]:
+    """How long it took, when the first token was there, and all answers."""
+    dice, answers = random.Random(name), list[Answered]()
+    prompts = [[dice.randrange(2, shape.vocab_size) for _ in range(work.prompt)] for _ in work.lengths]
+    for index, (prompt, length) in enumerate(zip(prompts, work.lengths, strict=True)):
         engine.submit(f"{name}-{index}", prompt, Sampling(max_new_tokens=length, seed=index, ignore_eos=True), 1)
     before, first_s = engine.tokens, None
     start_s = time.monotonic()
     while engine.has_work:
-        engine.step()
+        answers += [(prompts[int(id.rpartition("-")[2])], answer) for id, answer in engine.step()]
         if first_s is None and engine.tokens > before:
             first_s = time.monotonic() - start_s
-    return time.monotonic() - start_s, first_s or 0.0
+    return time.monotonic() - start_s, first_s or 0.0, answers
 
 
 def _mean_running(work: Work) -> float:
@@ -219,13 +243,15 @@ def show(model: str, dtype: str, work: Work, measured: list[Measured], json_only
             title=f"{model}, {dtype}, {len(work.lengths)} requests, {sum(work.lengths):,} tokens, prompts of "
             f"{work.prompt}, log-probabilities on; {device}"
         )
-        for column in ("", "tokens/s", "of the memory floor", "first token", "step", "host a step"):
+        judged = any(m.apart is not None for m in measured)
+        columns = ["", "tokens/s", "of the memory floor", "first token", "step", "host a step"]
+        for column in columns + ["mean |Δ log-prob|"] * judged:
             table.add_column(column, justify="right")
         for m in measured:
             share = f"{m.tokens_per_s / m.floor_tokens_per_s:.0%}" if m.floor_tokens_per_s else ""
             table.add_row(
                 m.engine, f"{m.tokens_per_s:,.0f}", share, f"{m.first_token_s:.2f} s", f"{m.step_ms:.2f} ms",
-                f"{m.host_ms:.2f} ms",
+                f"{m.host_ms:.2f} ms", *([] if m.apart is None else [f"{m.apart:.4f}"]),
             )  # fmt: skip
         Console().print(table)
         if len(measured) > 1:

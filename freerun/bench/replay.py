@@ -19,6 +19,7 @@ from rich.table import Table
 from torch import Tensor
 
 from freerun.bench.engine import decoder_of
+from freerun.bench.likelihoods import spread
 from freerun.core import Batch, ConfigError, Group, Sample, Task
 from freerun.engines.base import Sampling
 from freerun.engines.config import EngineConfig
@@ -86,16 +87,6 @@ def bench_replay(model: str, work: Work, staleness: int, seed: int) -> Found:
         learner.step(first if step == 0 else batch(engine, work, dice, learner.version))
         engine.swap_weights(learner.version, learner.policy.tensors())
     return Found(runs + (_measured(learner, precise, first, staleness) if staleness else []), flips)
-
-
-def spread(decoder: Decoder) -> None:
-    """Weights such that what goes into a layer comes out as large, and that the policy is sure of some tokens."""
-    with torch.no_grad():
-        for name, parameter in decoder.named_parameters():
-            if parameter.dim() > 1:
-                parameter.mul_((1.0 if "embed" in name else parameter.shape[1] ** -0.5) / 0.02)
-        if decoder.shape.tied:
-            decoder.embed.weight.mul_(2.0 * decoder.shape.hidden**-0.5)
 
 
 def _engine(decoder: Decoder, work: Work) -> InProcessEngine:

@@ -1,7 +1,7 @@
 """`freerun bench`, those of one part by itself: an engine, a trainer, what goes between them."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -24,6 +24,10 @@ def bench_engine(
     burst: Annotated[int, typer.Option(help="Most tokens decoded on a GPU before the host looks.", min=1)] = 16,
     threads: Annotated[int, typer.Option(help="CPU threads.", min=1)] = 1,
     against: Annotated[str | None, typer.Option(help="transformers: the baseline, in the same run.")] = None,
+    weights: Annotated[
+        Literal["same", "fp8"],
+        typer.Option(help="fp8: weights of 8 bits, as engine.weights has them, beside those that they are made of."),
+    ] = "same",
     json_only: Annotated[bool, typer.Option("--json", help="Print the JSON line only.")] = False,
 ) -> None:
     """Tokens a second of the embedded engine, log-probabilities on, against the memory's floor and a baseline."""
@@ -31,7 +35,7 @@ def bench_engine(
 
     bench.set_threads(threads)
     job = bench.Work.of(work, requests, tokens, prompt, slots)
-    bench.show(model, dtype, job, bench.bench_engine(model, job, dtype, burst, against), json_only)
+    bench.show(model, dtype, job, bench.bench_engine(model, job, dtype, burst, against, weights), json_only)
 
 
 @bench.command("speculation")

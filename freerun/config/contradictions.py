@@ -60,6 +60,11 @@ def _engines(config: "RunConfig") -> Iterator[str]:
             f"engine.on_update is auto, which {engine.kind} cannot do for single answers: set "
             "engine.on_update=recompute or keep"
         )
+    if engine.weights == "fp8":
+        if engine.kind != "embedded":
+            yield f"engine.weights=fp8 is for the embedded engine, and engine.kind is {engine.kind}: unset one of them"
+        if config.train.lora.rank:
+            yield "engine.weights=fp8 and train.lora do not go together: unset one of them"
     if not engine.urls:
         return
     for url in engine.urls:
@@ -70,8 +75,9 @@ def _engines(config: "RunConfig") -> Iterator[str]:
         yield "engine.urls names an engine twice: remove one"
     if config.resources.engines:
         yield "resources.engines is for engines that the run starts, and engine.urls has others that run: unset it"
-    if engine.tensor_parallel > 1 or engine.python:
-        key = "tensor_parallel" if engine.tensor_parallel > 1 else "python"
+    is_narrow = engine.weights != "same"
+    asked = {"tensor_parallel": engine.tensor_parallel > 1, "python": engine.python, "weights": is_narrow}
+    for key in (key for key, value in asked.items() if value):
         yield f"engine.{key} is for engines that the run starts, and engine.urls has others that run: unset it"
 
 

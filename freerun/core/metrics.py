@@ -173,12 +173,12 @@ METRICS: dict[str, Metric] = {
     "trainer/drift_numerics": Metric(
         "Drift by numerics",
         "The part that engine and trainer differ by at equal weights: rounding and different kernels.",
-        "Below 0.001. Above: compare engine.dtype and train.dtype.",
+        "Below 0.001, and more with engine.weights=fp8. Above: compare engine.dtype and train.dtype.",
         "nats",
         "Drift",
         0.0,
         0.002,
-        "engine and trainer disagree at equal weights: compare engine.dtype and train.dtype",
+        "engine and trainer disagree at equal weights: compare engine.dtype and train.dtype, and see engine.weights",
     ),
     "trainer/drift_staleness": Metric(
         "Drift by staleness",

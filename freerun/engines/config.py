@@ -12,6 +12,9 @@ OnUpdate = Literal["recompute", "keep", "auto", "finish"]
 EngineKind = Literal["embedded", "vllm", "sglang"]
 
 
+Weights = Literal["same", "fp8"]
+
+
 class EngineConfig(Section):
     kind: EngineKind = knob("embedded", "Freerun's own engine, or vLLM or SGLang, each in an environment of its own.")
     urls: tuple[str, ...] = knob(
@@ -39,6 +42,13 @@ class EngineConfig(Section):
     )
     dtype: Literal["auto", "float32", "bfloat16"] = knob(
         "auto", "Type of the engine's weights and cache; auto: bfloat16 on a GPU, float32 on a CPU."
+    )
+
+    weights: Weights = knob(
+        "same",
+        "What the large matrices of layers are kept and multiplied in: the same type as all else, or fp8, 8 bits, "
+        "which samples faster, from a distribution that is a little off. Log-probabilities are those of what was "
+        "sampled from, so training corrects for it.",
     )
 
     def on(

@@ -132,6 +132,22 @@ class AdapterShape:
         return self.rank * sum(outs + ins for outs, ins in _adapted(shape))
 
 
+def fp8_bytes(shape: Shape, size: int) -> int:
+    """A model's weights where its layers' large matrices are of 8 bits (`fp8.py`), other numbers of `size` bytes."""
+    qkv = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+    narrow = shape.layers * (qkv + 3 * shape.ffn) * shape.hidden
+    scales = shape.layers * (qkv + 2 * shape.ffn + shape.hidden)
+    return (shape.num_parameters - narrow) * size + narrow + 4 * scales
+
+
+def refuse_fp8(shape: Shape) -> None:
+    """Those models whose layers cannot be of 8 bits."""
+    if shape.backend == "transformers":
+        raise ConfigError("engine.weights=fp8 works with Freerun's own code for a model alone: leave it at same")
+    if shape.experts:
+        raise ConfigError("engine.weights=fp8 does not know mixtures of experts: leave it at same")
+
+
 def _adapted(shape: Shape) -> Iterator[tuple[int, int]]:
     """Outputs and inputs of every linear layer that an adapter is on: not routers and experts."""
     heads, hidden = shape.heads * shape.head_dim, shape.hidden

@@ -12,7 +12,7 @@ from freerun.core import ConfigError
 from freerun.engines.config import ResolvedEngineConfig
 from freerun.engines.embedded import memory
 from freerun.machine.machines import LOCAL
-from freerun.models.shape import AdapterShape, Shape
+from freerun.models.shape import AdapterShape, Shape, fp8_bytes
 from freerun.plan.lengths import Lengths
 from freerun.plan.placement import EVALUATOR, Place, Placement, engine_name, rank_name
 from freerun.plan.readers import Reader
@@ -117,8 +117,15 @@ class Demand:
         return min(_KEPT, *(min(gpu.total, self.cap or gpu.total) // 16 for gpu in placement.gpus))
 
     @property
+    def engine_weights(self) -> int:
+        """Bytes of all that an engine computes with."""
+        if self.engine.weights == "fp8":
+            return fp8_bytes(self.shape, self.engine_size)
+        return self.shape.num_parameters * self.engine_size
+
+    @property
     def engine_size(self) -> int:
-        """Bytes of a number in the engine."""
+        """Bytes of a number in the engine: in its cache, and in weights as they come."""
         return 4 if self.engine.dtype == "float32" else 2
 
 
@@ -222,7 +229,7 @@ def _engine(name: str, place: Place, placement: Placement, demand: Demand, answe
             yield Need(name, gpu, given, given, "engine.memory_share")
             continue
         borrows = bool(demand.lending) and place.gpus == demand.lending
-        weights = 0 if borrows else shape.num_parameters * size // len(place.gpus)
+        weights = 0 if borrows else demand.engine_weights // len(place.gpus)
         if demand.adapter:
             weights = (0 if borrows else demand.adapter.base_bytes(shape, size)) + demand.version_bytes
         standing = weights + _work(demand, place) + demand.kept(placement) // 2

@@ -13,7 +13,7 @@ from freerun.core import ConfigError
 from freerun.engines.config import ResolvedEngineConfig
 from freerun.machine.device import Device, any_gpu, choose_device
 from freerun.machine.machines import LOCAL, Machine, this_machine
-from freerun.models.shape import AdapterShape, Shape
+from freerun.models.shape import AdapterShape, Shape, refuse_fp8
 from freerun.plan.gpu_numbers import GpuNumbers
 from freerun.plan.judging import Judging, plan_judging
 from freerun.plan.lengths import Lengths, check_lengths
@@ -106,6 +106,8 @@ def make_plan(
     device = choose_device(_have_gpu(there))
     placement = place(config, there, kind, evaluates=bool(evaluated))
     engine = _engine_on(config, shape, device, placement)
+    if engine.weights == "fp8":
+        refuse_fp8(shape)
     train = config.train.on(device, shape.num_parameters, ranks=len(placement.ranks))
     refuse_uneven_heads(shape, train.context_parallel)
     if not kind.supervised:

@@ -72,6 +72,8 @@ def test_dump_reads_back_and_says_where_values_came_from(tmp_path: Path) -> None
         ("engine={kind: vllm, urls: [a:1]}", "'a:1' is no URL of an engine"),
         ("engine={kind: vllm, urls: [http://a:1, http://a:1]}", "names an engine twice"),
         ("engine={kind: vllm, urls: [http://a:1], tensor_parallel: 2}", "engine.tensor_parallel is for engines that"),
+        ("engine={weights: fp8, urls: [http://a:1]}", "engine.weights is for engines that the run starts"),
+        ("engine={kind: vllm, weights: fp8}", "engine.weights=fp8 is for the embedded engine, and engine.kind is vllm"),
         ("weights.way=files", "set weights.folder"),
         ("weights.folder=/x", "weights.folder is for weights.way=files"),
     ],
@@ -85,6 +87,7 @@ def test_mistakes_get_one_line(override: str, says: str) -> None:
     [
         (["resources={machines: 3, gpus: 2}"], "resources.gpus is 2, fewer than resources.machines=3"),
         (["resources.machines=2", "weights.way=shm"], "which stays within a machine"),
+        (["engine.weights=fp8", "train.lora.rank=4"], "engine.weights=fp8 and train.lora do not go together"),
         (["engine={kind: vllm, urls: [http://a:1]}", "resources.engines=2"], "resources.engines is for engines that"),
     ],
 )
@@ -138,7 +141,7 @@ def test_every_knob_is_explained_and_there_are_few() -> None:
     keys of `data`. The options of a judge or a dataset are their own, and are not counted."""
     every = list(knobs())
     assert all(help.endswith(".") and len(help) > 8 for _, help, _ in every), "each has one line of help"
-    assert len({key for key, _, _ in every}) == len(every) <= 128
+    assert len({key for key, _, _ in every}) == len(every) <= 129
     assert {"train.kl.coef", "train.corrections", "train.corrections[icepop].low"} <= {key for key, _, _ in every}
 
 

@@ -30,6 +30,7 @@ FIRST = ("freerun train run.yaml", "freerun sft run.yaml name=warm-up control.st
 
 SMALLER = {
     "freerun bench engine --model 4m": "--requests 2 --tokens 4 --slots 2",
+    "freerun bench engine --model 4m --weights fp8": "--requests 2 --tokens 4 --slots 2",
     "freerun bench speculation --model models/my-model --data train.jsonl": "--tasks 2 --rows 4 --group 2 --tokens 40",
     "freerun bench trainer --model 4m": "--tokens 64 --seq 32 --steps 1",
     "freerun bench replay": "--groups 1 --group 2 --tokens 4 --prompt 4 --staleness 0",

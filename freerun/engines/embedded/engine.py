@@ -25,6 +25,7 @@ from freerun.engines.embedded.cache_choice import ENOUGH, CacheChoice
 from freerun.engines.embedded.drafts import Drafts, Source
 from freerun.engines.embedded.guess_pace import ENOUGH as ENOUGH_BURSTS
 from freerun.engines.embedded.guess_pace import GuessPace
+from freerun.engines.embedded.held_weights import HeldWeights
 from freerun.engines.embedded.latency import Latencies
 from freerun.engines.embedded.launched_step import LaunchedStep
 from freerun.engines.embedded.memory import cache_tokens
@@ -35,7 +36,6 @@ from freerun.engines.embedded.scheduler import Scheduler, Step
 from freerun.engines.embedded.sequence import EndedAnswer, Request, Sequence
 from freerun.engines.embedded.shaping import check_extras
 from freerun.engines.embedded.speculation import Speculation
-from freerun.models.adapter import changing
 from freerun.models.decoder import Decoder
 from freerun.models.own import OwnDecoder
 
@@ -71,14 +71,13 @@ class EmbeddedEngine:
         """On the device the decoder is on, which decides what is empty in `config`. `guesses`: whether to guess how
         answers go on, where that pays."""
         self._decoder = decoder.eval().requires_grad_(False)
-        self._parameters = changing(self._decoder)
+        self._weights = HeldWeights(self._decoder)
         on_gpu = decoder.embed.weight.is_cuda
         config = self._config = config.on("cuda" if on_gpu else "cpu")
         self._detokenise = detokenise
         self.on_update: OnUpdate = config.on_update
         size = config.block_tokens
-        version_bytes = sum(parameter.nbytes for parameter in self._parameters.values())
-        self._blocks = Blocks(max(cache_tokens(decoder, config, version_bytes) // size, 1), size)
+        self._blocks = Blocks(max(cache_tokens(decoder, config, self._weights.version_bytes) // size, 1), size)
         self._drafts = Drafts()
         self._runner = self._runner_for(decoder, on_gpu)
         runner = self._runner
@@ -405,14 +404,10 @@ class EmbeddedEngine:
         """
         if version <= self.version:
             raise EngineError(f"versions only go up: {version} cannot follow {self.version}")
-        parameters = self._parameters
-        if parameters.keys() != tensors.keys():
-            odd = sorted(parameters.keys() ^ tensors.keys())
-            raise EngineError(f"version {version} is not of this model: {len(odd)} tensors differ, such as {odd[0]}")
+        self._weights.check(version, tensors)
         self._ended += self._wait()
         started_s = self._landed_s
-        with torch.no_grad():
-            torch._foreach_copy_([p.data for p in parameters.values()], [tensors[name] for name in parameters])
+        self._weights.take(tensors)
         if self._decoder.embed.weight.is_cuda:
             torch.cuda.synchronize()
         lost = self._scheduler.new_weights(version, self._rebuilt(on_update or self.on_update, version))

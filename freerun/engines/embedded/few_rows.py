@@ -14,6 +14,7 @@ from triton import next_power_of_2
 from freerun.engines.embedded import product_kernels as kernels
 from freerun.engines.embedded.fused import DeviceAttention, add_norm, precision
 from freerun.models.adapter import is_adapted
+from freerun.models.fp8 import is_fp8
 from freerun.models.own import Layer, OwnDecoder
 from freerun.models.rope import strength
 
@@ -34,8 +35,8 @@ class Pays(Enum):
 
 
 def pays(decoder: OwnDecoder) -> Pays:
-    if decoder.shape.experts or is_adapted(decoder):
-        return Pays.NOT  # these kernels know one network for all tokens, and a layer's weights alone
+    if decoder.shape.experts or is_adapted(decoder) or is_fp8(decoder):
+        return Pays.NOT  # these kernels know one network for all tokens, and a layer's wide weights alone
     (layer, *_) = decoder.layers
     size = sum(parameter.nbytes for parameter in layer.parameters())
     return Pays.OVERLAPPING if size <= _NARROWEST else Pays.IN_TURN if size <= _NARROW else Pays.NOT

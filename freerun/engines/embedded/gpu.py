@@ -15,14 +15,13 @@ import torch
 from torch import Tensor
 from triton import next_power_of_2
 
-from freerun.engines.embedded import few_rows
+from freerun.engines.embedded import few_rows, fp8
 from freerun.engines.embedded.burst_length import BurstLength
 from freerun.engines.embedded.drafts import Drafts
 from freerun.engines.embedded.experts import RouteNotes
 from freerun.engines.embedded.fused import (
     DecodeAttention,
     DeviceCache,
-    FusedDecoder,
     PrefillAttention,
     split_tokens,
     tile_tokens,
@@ -57,7 +56,7 @@ class GpuRunner:
         self._decoder = decoder
         self._idle_block = blocks  # one block more than the scheduler knows of: rows that pad a batch write there
         self.cache = DeviceCache(shape, blocks + 1, block_tokens, decoder.embed.weight.dtype)
-        self._fused = FusedDecoder(decoder)
+        self._fused = fp8.fused(decoder)
         self._few = few_rows.pays(decoder)
         self._batches = batch_sizes(max_running)
         self.burst = reach(burst)

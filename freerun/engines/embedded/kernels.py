@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from freerun.models.fp8_kernels import as_codes, scale_of, top_of
+
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 
@@ -41,6 +43,49 @@ def silu_mul_kernel(gate_up, out, width, WIDTH: tl.constexpr):
     wide = gate.to(tl.float32)
     gated = (wide * tl.sigmoid(wide)).to(gate.dtype)
     tl.store(out + row * width + column, gated * up, mask=inside)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def add_norm_rounded_kernel(
+    residual, delta, weight, codes, scales, eps, rows, width, PARTS: tl.constexpr, WIDTH: tl.constexpr
+):
+    """residual += delta, the sum of its PARTS, in place; RMSNorm(residual) · weight in FP8. One program a token."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, WIDTH)
+    inside = column < width
+    place = row * width + column
+    x = tl.load(residual + place, mask=inside, other=0.0)
+    if PARTS > 0:
+        for part in tl.static_range(PARTS):
+            more = delta + (part * rows.to(tl.int64) + row) * width + column
+            x += tl.load(more, mask=inside, other=0.0).to(tl.float32)
+        tl.store(residual + place, x, mask=inside)
+    scale = tl.rsqrt(tl.sum(x * x, 0) / width + eps)
+    w = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+    normed = x * scale * w
+    top = top_of(tl.max(tl.abs(normed), 0))
+    tl.store(codes + place, as_codes(normed, top), mask=inside)
+    tl.store(scales + row, scale_of(top))
+
+
+@triton.jit
+def silu_mul_rounded_kernel(gate_up, codes, scales, width, FIRST: tl.constexpr, REST: tl.constexpr):
+    """silu(gate) · up in FP8, for gate and up side by side. One program a token, whose numbers are a power of two and a
+    rest: all of them at once would be up to twice as many."""
+    row = tl.program_id(0).to(tl.int64)
+    first, rest = tl.arange(0, FIRST), FIRST + tl.arange(0, REST)
+    here, there = _gated(gate_up + row * 2 * width, first, width), _gated(gate_up + row * 2 * width, rest, width)
+    top = top_of(tl.maximum(tl.max(tl.abs(here), 0), tl.max(tl.abs(there), 0)))
+    tl.store(codes + row * width + first, as_codes(here, top))
+    tl.store(codes + row * width + rest, as_codes(there, top), mask=rest < width)
+    tl.store(scales + row, scale_of(top))
+
+
+@triton.jit
+def _gated(row, column, width):
+    gate = tl.load(row + column, mask=column < width, other=0.0).to(tl.float32)
+    up = tl.load(row + width + column, mask=column < width, other=0.0).to(tl.float32)
+    return gate * tl.sigmoid(gate) * up
 
 
 @triton.jit(do_not_specialize=["table_stride"])  # it is as wide as the longest row's table: one compilation for all
