@@ -204,7 +204,9 @@ def _update_faster(shares: TimeShares, settings: Settings) -> Iterator[str]:
 
 def _save_less(shares: TimeShares, settings: Settings) -> Iterator[str]:
     every = settings.get("train.save_every")
-    if isinstance(every, int) and every:
+    if every is None:
+        yield "train.save_every=0 saves the last step alone"
+    elif isinstance(every, int) and every:
         wanted = math.ceil(every * shares.waits(WaitCause.CHECKPOINT) / 0.05)
         yield f"train.save_every={wanted}: copies would then take 5% of the time"
 

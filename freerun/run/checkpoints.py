@@ -1,9 +1,9 @@
 """Saves what `freerun resume` needs.
 
-Consumes settled steps; produces checkpoints, every so many steps and of the last one. It waits until the step's version
-is delivered (supervised steps deliver nothing), so that its line in the metrics is there before the checkpoint is; and
-until the trainer has copied its state, which the next step would change. It does not wait for the disk, and generation
-goes on all the while.
+Consumes settled steps; produces checkpoints, every so many steps or minutes, and of the last one. It waits until the
+step's version is delivered (supervised steps deliver nothing), so that its line in the metrics is there before the
+checkpoint is; and until the trainer has copied its state, which the next step would change. It does not wait for the
+disk, and generation goes on all the while.
 """
 
 import asyncio
@@ -21,6 +21,9 @@ from freerun.train.base import Trainer
 from freerun.train.checkpoint_folder import CONTROL, CheckpointFolder, Kept
 from freerun.train.protocol import Written
 
+_OFTEN_S, _MOST_SHARE = 600.0, 0.02
+"""Where nobody says after how many steps to save: how long after the last time, and the most of the time that training
+may wait for copies of its state."""
 _FAILED_SAVE_S = 300.0
 """How long a run that failed may take to save what it has: the failure may be why that does not end."""
 
@@ -63,12 +66,35 @@ class Elsewhere:
             self._folder.complete(state.version, self._keep)
 
 
+class _Due:
+    """When the next checkpoint is: after `every` steps; where that is None, some minutes after the one before."""
+
+    def __init__(self, every: int | None) -> None:
+        self._every = every
+        self._now_s = asyncio.get_running_loop().time
+        self._next_s = self._now_s() + _OFTEN_S
+
+    def at(self, version: Version) -> bool:
+        if self._every is None:
+            return self._now_s() >= self._next_s
+        return self._every > 0 and version % self._every == 0
+
+    @contextmanager
+    def copying(self) -> Iterator[None]:
+        start_s = self._now_s()
+        yield
+        self._next_s = self._now_s() + max(_OFTEN_S, (self._now_s() - start_s) / _MOST_SHARE)
+
+    def __str__(self) -> str:
+        return "some minutes" if self._every is None else f"{self._every} more steps"
+
+
 class Checkpointer(Observer):
     def __init__(
         self,
         trainer: Trainer,
         folder: RunFolder,
-        every: int,
+        every: int | None,
         observer: Observer,
         patience_s: float,
         keep: int,
@@ -81,7 +107,7 @@ class Checkpointer(Observer):
         self._delivered, self._book_written = delivered, book_written
         self._trainer = trainer
         self._folder = folder
-        self._every = every
+        self._due = _Due(every)
         self._observer = observer
         self._patience_s = patience_s
         self._latest = latest
@@ -93,7 +119,7 @@ class Checkpointer(Observer):
 
     async def settled(self, state: RunState) -> None:
         self._latest = state
-        if self._every and state.version % self._every == 0:
+        if self._due.at(state.version):
             if self._delivered:
                 await self._delivered.wait()
             if refused := await self._begin(state):
@@ -114,7 +140,7 @@ class Checkpointer(Observer):
         self._observer.doing("trainer", what)
         folder = str(self._folder.checkpoints.absolute())  # another machine has another working folder
         asked = self._trainer.checkpoint(state.version, folder, state.to_json())
-        with self._elsewhere.forgotten_by_failure():
+        with self._elsewhere.forgotten_by_failure(), self._due.copying():
             copied = await patiently(asked, f"trainer: {what}", self._patience_s, self._observer.note)
         if copied.failed:
             self._elsewhere.failed()
@@ -142,7 +168,7 @@ class Checkpointer(Observer):
         lost = f"from step {saved[-1]}" if saved else "from nowhere: no step is saved"
         often = f"; {self._missing} are missing in a row" if self._missing > 1 else ""
         self._observer.note(
-            f"step {version} is not saved: {why}; the run goes on, tries again after {self._every} more steps, and "
+            f"step {version} is not saved: {why}; the run goes on, tries again after {self._due}, and "
             f"could be resumed {lost}{often}"
         )
 

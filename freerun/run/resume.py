@@ -102,7 +102,7 @@ def newest_checkpoint(folder: RunFolder) -> Found:
         except ConfigError as error:
             damaged[checkpoint] = str(error)
     if not damaged:
-        raise ConfigError(f"{folder.checkpoints} holds no checkpoint: set train.save_every before the next run")
+        raise ConfigError(f"{folder.checkpoints} holds no checkpoint: set train.save_every lower before the next run")
     told = "; ".join(f"{path.name}: {why}" for path, why in damaged.items())
     raise ConfigError(f"no checkpoint of {folder.checkpoints} can be read ({told}): begin a new run")
 

@@ -182,7 +182,9 @@ class TrainConfig(Section):
     )
     critic: CriticConfig = knob(CriticConfig(), "The critic of train.advantages=gae.")
     lora: LoraConfig = knob(LoraConfig(), "An adapter to train instead of the weights.")
-    save_every: int = knob(0, "Save a checkpoint every so many steps; 0 saves the last one only.", ge=0)
+    save_every: int | None = knob(
+        None, "Save a checkpoint every so many steps; 0 saves the last one only, empty one every ten minutes.", ge=0
+    )
     keep: int = knob(2, "How many checkpoints to keep; an older one is deleted once a newer one is complete.", ge=1)
 
     @model_validator(mode="before")

@@ -1,5 +1,6 @@
 """What the controller keeps of checkpoints that are written on a machine with another disk."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from freerun.run.resume import newest_checkpoint
 from freerun.run.start import Start
 from freerun.train.checkpoint_folder import CONTROL, CheckpointFolder, Kept
 from freerun.train.protocol import Copied
+from tests.fakeclock import run_fast
 
 
 class TrainerElsewhere:
@@ -76,3 +78,34 @@ async def test_a_shared_folder_is_the_trainers_to_write(folder: RunFolder) -> No
     await saving.settled(RunState(1))
     await saving.written()
     assert not folder.checkpoints.exists()
+
+
+class SlowTrainer(TrainerElsewhere):
+    """Takes half a minute to copy what a checkpoint needs."""
+
+    shared = True
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+
+    async def checkpoint(self, version: int, folder: str, control: str) -> Copied:
+        self.asked.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(30)
+        return await super().checkpoint(version, folder, control)
+
+
+@pytest.mark.parametrize(("every", "expected"), [(None, [600, 2130]), (40, [400, 830, 1260, 1690, 2120]), (0, [])])
+def test_a_checkpoint_is_due_after_steps_or_minutes(every: int | None, expected: list[int], folder: RunFolder) -> None:
+    """Steps of ten seconds for an hour's two thirds. A copy of 30 s is 2% of 25 minutes."""
+    trainer = SlowTrainer()
+
+    async def steps() -> None:
+        saving = Checkpointer(trainer, folder, every, Observer(), 60.0, keep=2)  # type: ignore[arg-type]
+        version = 0
+        while asyncio.get_running_loop().time() < 2400:
+            await asyncio.sleep(10)
+            version += 1
+            await saving.settled(RunState(version))
+
+    run_fast(steps())
+    assert trainer.asked == pytest.approx(expected)

@@ -171,7 +171,10 @@ def test_what_cannot_be_resumed_says_why_in_one_line(tmp_path: Path) -> None:
         resume(folder.path, [])
     with pytest.raises(ConfigError, match=r"is not a run's folder: it has no config\.yaml"):
         resume(tmp_path / "nowhere", [])
-    assert how_to_go_on(folder) == f"stopped before a step was saved: what was learned is gone; its figures are in {folder.path}"
+    assert (
+        how_to_go_on(folder)
+        == f"stopped before a step was saved: what was learned is gone; its figures are in {folder.path}"
+    )
 
     folder = folder_with(run, RunState(4, data=data), RunState(8, position=Position(2, 0), data=data))
     with pytest.raises(ConfigError, match=r"its data is used up; raise control\.epochs"):
