@@ -36,6 +36,7 @@ from freerun.run.begin import in_words, taken
 from freerun.run.guests import Guests, load_guests
 from freerun.run.judges import judging_alone
 from freerun.run.prepare import Prepared, check_batch, check_launcher, load_agent
+from freerun.run.reading import reading
 from freerun.run.teachable import check_teacher
 
 T = TypeVar("T")
@@ -145,16 +146,17 @@ async def _try_tasks(trial: Trial, tokenizer: Any) -> tuple[list[Task], list[Tas
     config = trial.config
     if tokenizer is None:
         return [], [], None
-    held = config.held_out
+    held, in_parts = config.held_out, reading(config.data.source)
     if trial.kind is RunKind.DPO:
-        pairs = trial.attempt(lambda: load_pairs(config.data, tokenizer))
+        pairs = trial.attempt(lambda: load_pairs(config.data, tokenizer, in_parts))
         return pairs or [], (trial.attempt(lambda: load_pairs(held, tokenizer)) if held else None) or [], None
     agent = trial.attempt(lambda: load_agent(config, tokenizer))
     if agent is not None:
         await trial.attempt_async(check_imports(agent))
     needs_prompt, supervised = not config.rollout.is_agent, trial.kind.supervised
+    rendered = needs_prompt or supervised
     tasks = trial.attempt(
-        lambda: load_tasks(config.data, tokenizer, needs_answer=supervised, needs_prompt=needs_prompt or supervised)
+        lambda: load_tasks(config.data, tokenizer, needs_answer=supervised, needs_prompt=rendered, in_parts=in_parts)
     )
     held_out = trial.attempt(lambda: load_tasks(held, tokenizer, needs_prompt=needs_prompt)) if held else None
     return tasks or [], held_out or [], agent

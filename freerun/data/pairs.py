@@ -13,18 +13,18 @@ from freerun.core import DataError, Task
 from freerun.data.config import DataConfig
 from freerun.data.rows import Row, listed
 from freerun.data.sources import Source, read_source
-from freerun.data.tasks import Tokenizer, column, ids, tasks_of
+from freerun.data.tasks import InParts, Tokenizer, at_once, column, ids, tasks_of
 
 CHOSEN, REJECTED = "chosen", "rejected"
 """The columns of the answers."""
 
 
-def load_pairs(config: DataConfig, tokenizer: Tokenizer) -> list[Task]:
+def load_pairs(config: DataConfig, tokenizer: Tokenizer, in_parts: InParts = at_once) -> list[Task]:
     """The pairs of `config.source`, in the source's order."""
     source = read_source(config)
     named = list(zip(ids(source), source.rows, strict=True))
     pairs = replace(source, rows=[_pair(source, id, row) for id, row in named])
-    return tasks_of(pairs, config, tokenizer, needs_answer=True)
+    return tasks_of(pairs, config, tokenizer, needs_answer=True, in_parts=in_parts)
 
 
 def _pair(source: Source, id: str, row: Row) -> Row:

@@ -5,6 +5,7 @@ survives JSON. Knows nothing of order: that is `stream.py`.
 """
 
 import json
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from freerun.core import DataError, Task
@@ -14,6 +15,10 @@ from freerun.data.rows import Row, listed
 from freerun.data.sources import Source, read_source
 
 Message = dict[str, str]
+Named = tuple[str, Row]
+"""A row and its task's id."""
+InParts = Callable[[Callable[[Sequence[Named]], list[Task]], Sequence[Named]], Iterable[list[Task]]]
+"""Calls the function with some rows after others, in whatever processes, and has what it returns in their order."""
 
 
 class Tokenizer(Protocol):
@@ -29,8 +34,17 @@ class Tokenizer(Protocol):
     ) -> Any: ...
 
 
+def at_once(make: Callable[[Sequence[Named]], list[Task]], rows: Sequence[Named]) -> Iterable[list[Task]]:
+    return [make(rows)]
+
+
 def load_tasks(
-    config: DataConfig, tokenizer: Tokenizer, *, needs_answer: bool = False, needs_prompt: bool = True
+    config: DataConfig,
+    tokenizer: Tokenizer,
+    *,
+    needs_answer: bool = False,
+    needs_prompt: bool = True,
+    in_parts: InParts = at_once,
 ) -> list[Task]:
     """The tasks of `config.source` in the source's order.
 
@@ -41,16 +55,38 @@ def load_tasks(
     is not rendered: `prompt` is the row's own text, `messages` its messages, and there are no tokens.
     """
     source = read_source(config, for_agents=not needs_prompt)
-    return tasks_of(source, config, tokenizer, needs_answer=needs_answer, needs_prompt=needs_prompt)
+    return tasks_of(source, config, tokenizer, needs_answer=needs_answer, needs_prompt=needs_prompt, in_parts=in_parts)
 
 
 def tasks_of(
-    source: Source, config: DataConfig, tokenizer: Tokenizer, *, needs_answer: bool = False, needs_prompt: bool = True
+    source: Source,
+    config: DataConfig,
+    tokenizer: Tokenizer,
+    *,
+    needs_answer: bool = False,
+    needs_prompt: bool = True,
+    in_parts: InParts = at_once,
 ) -> list[Task]:
     """The same of rows that have been read."""
+
+    def made(rows: Sequence[Named]) -> list[Task]:
+        return _made(rows, source, config, tokenizer, needs_answer, needs_prompt)
+
+    named = list(zip(ids(source), source.rows, strict=True))
+    return [task for part in in_parts(made, named) for task in part]
+
+
+def _made(
+    rows: Sequence[Named],
+    source: Source,
+    config: DataConfig,
+    tokenizer: Tokenizer,
+    needs_answer: bool,
+    needs_prompt: bool,
+) -> list[Task]:
     answer_expected = needs_answer or config.answer_key != DataConfig.model_fields["answer_key"].default
     tasks = []
-    for id, row in zip(ids(source), source.rows, strict=True):
+    for id, row in rows:
         if needs_prompt:
             given = column(source, id, row, source.prompt_key, "prompt_key")
             messages = _messages(id, given, config.system) if _uses_chat(config, tokenizer) else []

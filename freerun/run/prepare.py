@@ -35,6 +35,7 @@ from freerun.rollouts.template import template_of
 from freerun.run.guests import Guests, load_guests
 from freerun.run.identity import identity
 from freerun.run.ray import NO_RAY
+from freerun.run.reading import reading
 from freerun.run.teachable import check_teacher
 
 CHILD = "freerun.run.child"
@@ -141,7 +142,7 @@ def prepare_dpo(config: RunConfig, origins: Origins) -> Prepared:
     check_launcher(config)
     guests = load_guests(config.observers)
     model = load_model(config)
-    tasks = load_pairs(config.data, model.tokenizer)
+    tasks = load_pairs(config.data, model.tokenizer, reading(config.data.source))
     held_out = load_pairs(config.held_out, model.tokenizer) if config.held_out else []
     prepared = Prepared(
         *(model.config, origins, model.shape, model.tokenizer, tasks, held_out), guests=guests, model=model.folder
@@ -182,7 +183,8 @@ def _load(config: RunConfig, origins: Origins, own: Rollout | None, learns_answe
     config, tokenizer = model.config, model.tokenizer
     agent = load_agent(config, tokenizer)
     needs_prompt = agent is None
-    tasks = load_tasks(config.data, tokenizer, needs_answer=learns_answers, needs_prompt=needs_prompt or learns_answers)
+    rendered, in_parts = needs_prompt or learns_answers, reading(config.data.source)
+    tasks = load_tasks(config.data, tokenizer, needs_answer=learns_answers, needs_prompt=rendered, in_parts=in_parts)
     held_out = load_tasks(config.held_out, tokenizer, needs_prompt=needs_prompt) if config.held_out else []
     return Prepared(config, origins, model.shape, tokenizer, tasks, held_out, own, agent=agent, model=model.folder)
 
