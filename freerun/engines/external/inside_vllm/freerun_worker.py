@@ -26,9 +26,12 @@ class FreerunWorker:
 
     def freerun_load(self, folder: str) -> None:
         """Take the weights from a folder of Hugging Face safetensors, while nothing is sampled."""
+        model = self.model_runner.get_model()
+        if current_platform.is_cpu():
+            _pack_experts_again(model)
         self.model_runner.reload_weights(weights_iterator=_tensors(Path(folder)))
         if current_platform.is_cpu():
-            _pack_tied_head(self.model_runner.get_model())
+            _pack_tied_head(model)
 
 
 def _tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
@@ -39,6 +42,15 @@ def _tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
         with safe_open(file, framework="pt") as opened:
             names: list[str] = list(opened.keys())
             yield from ((name, opened.get_tensor(name)) for name in names)
+
+
+def _pack_experts_again(model: Any) -> None:
+    """On CPUs experts compute with packed weights, too. vLLM packs them where it sets up the kernel, and does so once:
+    weights that come later would be read as if they were packed. Without a kernel, it sets up one again."""
+    for layer in model.modules():
+        method: Any = getattr(layer, "quant_method", None)
+        if hasattr(method, "moe_kernel"):
+            method.moe_kernel = None
 
 
 def _pack_tied_head(model: Any) -> None:
