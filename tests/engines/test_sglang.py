@@ -178,7 +178,7 @@ async def test_a_server_that_tells_the_experts_is_asked_for_them(
 
 def test_servers_of_mixtures_are_started_to_tell_their_experts(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path / "mixture", **mixture("mixtral"))
-    on_gpu = Launch(Path("python"), folder, read_shape(folder), 1234, "cuda", "bfloat16", 1, 8, None, 0.9)
-    assert "--enable-return-routed-experts" in SglangBackend.command(on_gpu).argv
-    dense = replace(on_gpu, shape=shape_of(TINY))
-    assert "--enable-return-routed-experts" not in SglangBackend.command(dense).argv
+    mixed = Launch(Path("python"), folder, read_shape(folder), 1234, "cuda", "bfloat16", 1, 8, None, 0.9)
+    dense = replace(mixed, shape=shape_of(TINY))
+    for launch, tells in ((mixed, True), (replace(mixed, device="cpu"), True), (dense, False)):
+        assert ("--enable-return-routed-experts" in SglangBackend.command(launch).argv) is tells

@@ -120,10 +120,10 @@ class SglangBackend(HttpBackend):
             argv.append("--skip-tokenizer-init")
         if cache:
             argv += ["--max-total-tokens", str(cache + _SPARE_TOKENS)]
+        if launch.shape.experts:
+            argv.append("--enable-return-routed-experts")
         if launch.device == "cuda":
             argv += ["--mem-fraction-static", str(launch.memory_share)]
-            if launch.shape.experts:
-                argv.append("--enable-return-routed-experts")
         else:
             argv.append("--disable-overlap-schedule")  # it would overlap the CPU's work with the CPU's
             environment["SGLANG_CPU_OMP_THREADS_BIND"] = _cores(launch.tensor_parallel)
