@@ -155,9 +155,8 @@ async def test_what_fails_is_told(said: tuple[Said, SglangBackend]) -> None:
 async def test_a_server_that_tells_the_experts_is_asked_for_them(
     said: tuple[Said, SglangBackend], tmp_path: Path
 ) -> None:
-    """It counts all layers, also those without experts."""
     told, backend = said
-    folder = tiny_folder(tmp_path / "mixture", **mixture("qwen3_moe"))
+    folder = tiny_folder(tmp_path / "mixture", **(mixture("qwen3_moe") | {"mlp_only_layers": []}))
     shape = read_shape(folder)
     chosen = np.arange(4 * 3 * 2).reshape(4, 3, 2) % 6
     meta = DONE["meta_info"] | {"routed_experts": b64encode(chosen.astype("<i4").tobytes()).decode()}
@@ -170,7 +169,7 @@ async def test_a_server_that_tells_the_experts_is_asked_for_them(
     await backend.check(shape)
     (answer,) = await answers(backend, routes=True)
     assert told.asked["return_routed_experts"] is True
-    assert np.array_equal(answer.routes, chosen[:, [0, 2]].reshape(4, -1))
+    assert np.array_equal(answer.routes, chosen.reshape(4, -1))
     told.events = [DONE | {"meta_info": meta | {"routed_experts": b64encode(b"1234").decode()}}]
     with pytest.raises(EngineError, match="the experts of 4 tokens in no form that is known"):
         await answers(backend, routes=True)
@@ -182,3 +181,17 @@ def test_servers_of_mixtures_are_started_to_tell_their_experts(tmp_path: Path) -
     dense = replace(mixed, shape=shape_of(TINY))
     for launch, tells in ((mixed, True), (replace(mixed, device="cpu"), True), (dense, False)):
         assert ("--enable-return-routed-experts" in SglangBackend.command(launch).argv) is tells
+
+
+@pytest.mark.parametrize("changes", [{"mlp_only_layers": [1]}, {"mlp_only_layers": [], "decoder_sparse_step": 2}])
+async def test_layers_without_experts_are_refused(
+    said: tuple[Said, SglangBackend], changes: dict[str, Any], tmp_path: Path
+) -> None:
+    told, backend = said
+    folder = tiny_folder(tmp_path / "mixture", **(mixture("qwen3_moe") | changes))
+    told.info |= {"model_path": str(folder)}
+    launch = Launch(Path("python"), folder, read_shape(folder), 1234, "cpu", "float32", 1, 8, 300, 0.9)
+    with pytest.raises(ConfigError, match=r"layers without .*: use engine\.kind=vllm or embedded"):
+        SglangBackend.command(launch)
+    with pytest.raises(ConfigError, match="layers without"):
+        await backend.check(read_shape(folder))
