@@ -16,9 +16,11 @@ from freerun.core import ConfigError, EngineError, FinishReason
 from freerun.engines.base import Sampling
 from freerun.engines.external.base import Launch
 from freerun.engines.external.sglang import SglangBackend
+from freerun.engines.external.vllm import VllmBackend
 from freerun.models.shape import read_shape, shape_of
 from tests.tiny import TINY, mixture, tiny_folder
 
+DENSE = shape_of(TINY | {"head_dim": 32})
 INFO = {"max_req_input_len": 500, "tp_size": 1, "enable_metrics": True, "incremental_streaming_output": False}
 DONE: dict[str, Any] = {
     "index": 1,
@@ -176,11 +178,14 @@ async def test_a_server_that_tells_the_experts_is_asked_for_them(
 
 
 def test_servers_of_mixtures_are_started_to_tell_their_experts(tmp_path: Path) -> None:
-    folder = tiny_folder(tmp_path / "mixture", **mixture("mixtral"))
+    folder = tiny_folder(tmp_path / "mixture", **mixture("mixtral"), head_dim=32)
     mixed = Launch(Path("python"), folder, read_shape(folder), 1234, "cuda", "bfloat16", 1, 8, None, 0.9)
-    dense = replace(mixed, shape=shape_of(TINY))
-    for launch, tells in ((mixed, True), (replace(mixed, device="cpu"), True), (dense, False)):
+    for launch, tells in ((mixed, True), (replace(mixed, device="cpu"), True), (replace(mixed, shape=DENSE), False)):
         assert ("--enable-return-routed-experts" in SglangBackend.command(launch).argv) is tells
+        on_gpu = launch.device == "cuda" and tells
+        for_vllm = VllmBackend.command(launch)
+        assert ("--enable-return-routed-experts" in for_vllm.argv) is on_gpu, "its runner for that needs Triton"
+        assert for_vllm.environment["VLLM_USE_V2_MODEL_RUNNER"] == str(int(on_gpu))
 
 
 @pytest.mark.parametrize("changes", [{"mlp_only_layers": [1]}, {"mlp_only_layers": [], "decoder_sparse_step": 2}])
