@@ -236,3 +236,19 @@ def test_code_of_the_folder_is_served_where_it_is_trusted(good: Path, tmp_path: 
     for command in SERVES:
         assert "has tokens up to number 60" in told(good, f"{command} --trust-remote-code", model)
         assert (model / RAN).exists()
+
+
+def test_weights_that_nobody_asked_for_are_named(good: Path, tmp_path: Path) -> None:
+    """Not those that are written twice, or that older versions of transformers wrote."""
+    model = tmp_path / "model"
+    shutil.copytree(good / "model", model)
+    configured(model, tie_word_embeddings=True)
+    for name, added in (("usual", "model.layers.0.self_attn.rotary_emb.inv_freq"), ("odd", "eye")):
+        changed(model, lambda tensors, added=added: tensors.update({added: torch.ones(4)}))  # type: ignore[misc]
+        done = freerun("sft", good / "run.yaml", f"model.path={model}", f"runs={tmp_path}", f"name={name}")
+        assert done.returncode == 0, done.stderr
+        notes = tmp_path / name / "notes.jsonl"
+        says = f"eye of {model} will not be used: its config.json describes a model without"
+        assert (notes.is_file() and says in notes.read_text()) is (name == "odd")
+    dry = freerun("train", good / "run.yaml", "--dry-run", f"model.path={model}")
+    assert "3 tensor(s) of them are not used" in dry.stdout
