@@ -21,7 +21,7 @@ test: .venv/installed-dev lint
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 test-engines: .venv/installed-dev engines
-	FREERUN_TEST_ENGINES=vllm,sglang $(BIN)/python -m pytest tests/engines/test_contract.py
+	FREERUN_TEST_ENGINES=vllm,sglang $(BIN)/python -m pytest tests/engines/test_contract*.py
 
 engines: engines/vllm/installed engines/sglang/installed
 

@@ -95,6 +95,7 @@ HOMES = {
         *("engines/server/app.py", "engines/embedded/server.py", "engines/external/serve.py"),
         *("rollouts/gateway/server.py", "engines/scoring/server.py"),
     },
+    "sglang": {"engines/external/inside_sglang/launch.py"},
     "vllm": {"engines/external/inside_vllm/freerun_worker.py"},
     "zmq": {"train/remote.py", "train/sockets.py", "train/worker.py"},
     "aiohttp": {

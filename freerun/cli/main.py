@@ -289,14 +289,20 @@ def serve(
     score: Annotated[
         bool, typer.Option("--score", help="Generate nothing: give log-probabilities of prompts, as a teacher does.")
     ] = False,
+    trust_remote_code: Annotated[
+        bool,
+        typer.Option(
+            "--trust-remote-code", help="Run the code that the model's folder brings, where nobody else has such."
+        ),
+    ] = False,
 ) -> None:
     """Serve a model over HTTP, to OpenAI clients and to Freerun's own."""
     from freerun.commands.serve import serve_model, serve_teacher
 
     if score:
-        serve_teacher(model, overrides or [], host, port, api_key)
+        serve_teacher(model, overrides or [], host, port, api_key, trust_remote_code)
         return
-    serve_model(model, overrides or [], host, port, api_key)
+    serve_model(model, overrides or [], host, port, api_key, trust_remote_code)
 
 
 @app.command()

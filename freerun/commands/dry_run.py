@@ -7,6 +7,7 @@ from freerun.config.tree import RunConfig
 from freerun.core import FreerunError
 from freerun.plan.imagined import machines_to_plan_by
 from freerun.plan.placement import RunKind
+from freerun.run.notes import notes_of
 from freerun.run.prepare import Prepared
 
 
@@ -85,8 +86,7 @@ def describe(prepared: Prepared) -> str:
         lines += indented("machines", [*machines_in_words(plan.placement), waits])
     if config.evaluate.every:
         lines.append(f"           evaluator: an engine of its own, every {config.evaluate.every} steps")
-    if note := prepared.held_out_warning:
-        lines.append(f"note       {note}")
+    lines += [f"note       {note}" for note in notes_of(prepared)]
     lines += [
         f"batch      {control.groups_per_step} groups × {rollout.group_size} samples = {batch} samples a step, "
         f"in {config.train.minibatches} minibatch(es) of about {batch // config.train.minibatches}",

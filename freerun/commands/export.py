@@ -9,6 +9,7 @@ from freerun.core import ConfigError, FreerunError
 from freerun.models.hub import find_model
 from freerun.models.shape import read_shape
 from freerun.models.tokenizer import load_tokenizer
+from freerun.models.weight_files import check_weights
 from freerun.observe.folder import RunFolder
 from freerun.run.identity import identity, refuse_another_model
 from freerun.run.resume import Found, load_run, newest_checkpoint
@@ -28,7 +29,9 @@ def export(source: Path, out: Path, note: Callable[[str], None] = print) -> Path
         note(f"{path} is damaged ({why}); {found.checkpoint.name} is the newest that is whole")
     refuse_to_write_over(out)
     model = find_model(config.model.path).folder
-    now = identity(config, read_shape(model, config.model.code), load_tokenizer(model))
+    shape = read_shape(model, config.model.code)
+    check_weights(model, shape)
+    now = identity(config, shape, load_tokenizer(model))
     refuse_another_model(found.checkpoint, found.state.model, now, config.model.path)
 
     from safetensors import SafetensorError

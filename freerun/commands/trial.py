@@ -123,7 +123,8 @@ def try_model(trial: Trial) -> _Model:
     shape = trial.attempt(lambda: read_shape(found.folder, config.model.code))
     if shape is not None:
         trial.attempt(lambda: trial.works.append(_weights_in_words(found.folder, shape)))
-    tokenizer = trial.attempt(lambda: load_tokenizer(found.folder)) if found.folder.is_dir() else None
+    is_model = (found.folder / "config.json").is_file()
+    tokenizer = trial.attempt(lambda: load_tokenizer(found.folder)) if is_model else None
     if shape is not None and tokenizer is not None:
         trial.attempt(lambda: refuse_of_another_model(tokenizer, found.folder, shape.vocab_size))
     return _Model(config, found.folder, shape, tokenizer)

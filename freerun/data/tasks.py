@@ -209,7 +209,10 @@ def _apply_template(id: str, messages: list[Message], tokenizer: Tokenizer) -> s
         return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
     except Exception as error:  # jinja's own, or what a broken template leads Python to
         said = " ".join(str(error).split())[:200] or type(error).__name__
-        raise DataError(f"task {id}: the tokenizer's chat template refuses the prompt: {said}") from None
+        raise DataError(
+            f"task {id}: the tokenizer's chat template refuses the prompt ({said}): correct one of them, or set chat "
+            "to never and give prompts as text"
+        ) from None
 
 
 def _plain(id: str, prompt: Any, config: DataConfig) -> str:

@@ -57,10 +57,15 @@ def config_of(raw: dict[str, Any], remote: str | None = None) -> Any:
             said = " ".join(str(error).split())[:160]
             raise ConfigError(f"the folder's own code cannot read this {family} configuration: {said}") from None
     if not is_known(raw):
-        own_code = ""
+        from transformers import __version__
+
+        fix = f"take another model, or a newer transformers (this is {__version__})"
         if raw.get("auto_map"):
-            own_code = "; its folder brings code of its own: set model.trust_remote_code=true if you trust it"
-        raise ConfigError(f"model_type {family!r} is not known, neither to Freerun nor to transformers{own_code}")
+            fix = (
+                "its folder brings code of its own; set model.trust_remote_code=true if you trust it "
+                "(--trust-remote-code of `freerun serve`)"
+            )
+        raise ConfigError(f"model_type {family!r} is not known, neither to Freerun nor to transformers: {fix}")
     try:
         return CONFIG_MAPPING[family].from_dict(dict(raw))
     except Exception as error:  # whatever the class finds wrong

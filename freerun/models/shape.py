@@ -167,13 +167,10 @@ def read_shape(folder: Path, backend: Backend = "auto") -> Shape:
             "Hugging Face hub"
         )
     if not path.is_file():
-        if (adapter := folder / "adapter_config.json").is_file():
-            base = _read_object(adapter).get("base_model_name_or_path") or "its base model"
-            raise ConfigError(
-                f"model.path: {folder} holds an adapter alone: merge it into {base} first, by peft's merge_and_unload, "
-                "and give the folder that this saves"
-            )
-        raise ConfigError(f"model.path: {folder} has no config.json; give a Hugging Face model folder")
+        refuse_adapter_alone(folder)
+        raise ConfigError(
+            f"model.path: {folder} has no config.json{other_formats(folder)}: give a Hugging Face model folder"
+        )
     generation = folder / "generation_config.json"
     raw, more = _read_object(path), _read_object(generation) if generation.is_file() else {}
     try:
@@ -181,6 +178,22 @@ def read_shape(folder: Path, backend: Backend = "auto") -> Shape:
     except ConfigError as error:
         raise ConfigError(f"model.path: {path}: {error}") from None
     return shape if shape.backend == "own" else replace(shape, counted=_counted(folder))
+
+
+def refuse_adapter_alone(folder: Path) -> None:
+    """A folder without a model's weights may have an adapter's."""
+    if (adapter := folder / "adapter_config.json").is_file():
+        base = _read_object(adapter).get("base_model_name_or_path") or "its base model"
+        raise ConfigError(
+            f"model.path: {folder} holds an adapter alone: merge it into {base} first, by peft's merge_and_unload, "
+            "and give the folder that this saves"
+        )
+
+
+def other_formats(folder: Path) -> str:
+    """A word on weights that are there in another format."""
+    others = sorted(file.name for file in folder.glob("*") if file.suffix in (".bin", ".pt", ".pth", ".gguf"))
+    return f" (it has {others[0]})" if others else ""
 
 
 def _counted(folder: Path) -> int | None:

@@ -6,15 +6,16 @@ tensor lies. No torch, so that a run can be refused before anything starts.
 """
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from freerun.core import ConfigError
-from freerun.core.text import did_you_mean
-from freerun.models.shape import Experts, Shape
+from freerun.core.text import counted, did_you_mean
+from freerun.models.shape import Experts, Shape, other_formats, refuse_adapter_alone
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _LONGEST_HEADER = 100_000_000
@@ -28,6 +29,10 @@ EXPERT_NAMES = {
     "mixtral": ("block_sparse_moe", "w1", "w3", "w2"),
 }
 """By family: what the experts of a layer and their router are called, and the three matrices of each."""
+_ONCE_WRITTEN = re.compile(r"rotary_emb\.inv_freq$|\.attn\.(masked_)?bias$")
+"""Tensors that older versions of transformers wrote."""
+_QUANTISED = (".qweight", ".weight_packed", ".weight_scale", ".weight_scale_inv", ".absmax", ".SCB")
+"""How the names of tensors end that quantisation writes."""
 _COPY_AGAIN = "copy or download it again"
 
 
@@ -47,7 +52,7 @@ def check_weights(folder: Path, shape: Shape) -> list[str]:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise ConfigError(
             f"model.path: {folder} holds no tensor {missing[0]}{more}, which its config.json asks for"
-            f"{did_you_mean(missing[0], set(stored) - set(wanted), similarity=0.8)}"
+            f"{_what_to_do(missing[0], stored, wanted, shape)}"
         )
     for name, expected in wanted.items():
         found = stored[name]
@@ -64,15 +69,39 @@ def check_weights(folder: Path, shape: Shape) -> list[str]:
     return [name for name in stored if name not in wanted]
 
 
+def unused_weights(unused: Sequence[str], shape: Shape, folder: Path) -> str | None:
+    """A word on those tensors, which may be of another model; not on what is written twice, or was once and is computed
+    now."""
+    tied = ("lm_head.weight",) if shape.tied else ()
+    odd = [name for name in unused if name not in tied and not _ONCE_WRITTEN.search(name)]
+    if not odd:
+        return None
+    more = f" and {counted(len(odd) - 1, 'more tensor')}" if len(odd) > 1 else ""
+    return f"{odd[0]}{more} of {folder} will not be used: its config.json describes a model without"
+
+
+def _what_to_do(
+    missing: str, stored: Mapping[str, StoredTensor], wanted: Mapping[str, tuple[int, ...]], shape: Shape
+) -> str:
+    """By what is there instead."""
+    others = stored.keys() - wanted.keys()
+    if any(name.endswith(_QUANTISED) for name in others):
+        return ": its weights are quantised; give the model as it was before quantisation"
+    if any(".base_layer." in name or ".lora_A." in name for name in others):
+        return ": it has an adapter inside; merge that by peft's merge_and_unload, and give the folder that this saves"
+    made = [name for name in shape.raw.get("architectures") or () if isinstance(name, str)]
+    if made and not any(word in name for name in made for word in ("LM", "Generation")):
+        return f": it is a {made[0]}, which writes no text; give a language model"
+    return did_you_mean(missing, others, similarity=0.8) or f": {_COPY_AGAIN}"
+
+
 def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     """By name, over all files of the folder. A file that is missing or damaged is a ConfigError."""
     files = shard_names(folder)
     if not files:
-        others = sorted(file.name for file in folder.glob("*") if file.suffix in (".bin", ".pt", ".pth", ".gguf"))
-        instead = f" (it has {others[0]})" if others else ""
-        raise ConfigError(
-            f"model.path: {folder} has no {SINGLE}{instead}: give a folder with the weights as safetensors"
-        )
+        refuse_adapter_alone(folder)
+        lacks = f"{SINGLE}{other_formats(folder)}"
+        raise ConfigError(f"model.path: {folder} has no {lacks}: give a folder with the weights as safetensors")
     return {name: tensor for file in files for name, tensor in _header(folder, file)}
 
 

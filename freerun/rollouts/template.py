@@ -77,7 +77,10 @@ class Template:
             closed = self._rendered(said, Rendering((), {}), opens=False)
             followed = self._rendered([*said, {"role": "user", "content": "b"}], Rendering((), {}))
         except TemplateRefused as error:
-            raise ConfigError(f"the model's chat template fails on a plain conversation: {error}") from None
+            raise ConfigError(
+                f"the model's chat template fails on a plain conversation ({error}): correct the chat_template in its "
+                "tokenizer_config.json"
+            ) from None
         if _MARK not in followed:
             raise ConfigError("the model's chat template does not show what an assistant said: use another model")
         after = followed.rpartition(_MARK)[2]

@@ -1,5 +1,6 @@
 """Everything that can be found wrong before a process starts, found here."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
@@ -23,7 +24,7 @@ from freerun.models.hub import find_model
 from freerun.models.shape import Shape, read_shape
 from freerun.models.text import text_decoder
 from freerun.models.tokenizer import load_tokenizer, refuse_of_another_model
-from freerun.models.weight_files import check_weights
+from freerun.models.weight_files import check_weights, unused_weights
 from freerun.plan.lengths import Lengths, check_lengths, lengths_of
 from freerun.plan.placement import RunKind
 from freerun.plan.plan import Plan, make_plan
@@ -60,6 +61,8 @@ class Prepared:
     """Who talks to the policy, where that is an agent."""
     model: Path | None = None
     """The folder of the model's files, where model.path is a name on the hub."""
+    unused: Sequence[str] = ()
+    """Tensors in the model's files that it has no use for."""
 
     @property
     def model_folder(self) -> Path:
@@ -78,6 +81,11 @@ class Prepared:
         if not again:
             return None
         return f"{again} of the {len(self.held_out)} held_out tasks are in data too, so evaluations will look too good"
+
+    @property
+    def unused_warning(self) -> str | None:
+        """A line to show when the model's files hold weights that it has no use for."""
+        return unused_weights(self.unused, self.shape, self.model_folder)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -145,7 +153,10 @@ def prepare_dpo(config: RunConfig, origins: Origins) -> Prepared:
     tasks = load_pairs(config.data, model.tokenizer, reading(config.data.source))
     held_out = load_pairs(config.held_out, model.tokenizer) if config.held_out else []
     prepared = Prepared(
-        *(model.config, origins, model.shape, model.tokenizer, tasks, held_out), guests=guests, model=model.folder
+        *(model.config, origins, model.shape, model.tokenizer, tasks, held_out),
+        guests=guests,
+        model=model.folder,
+        unused=model.unused,
     )
     if config.launcher == "local":
         prepared.plan(RunKind.DPO)
@@ -186,7 +197,12 @@ def _load(config: RunConfig, origins: Origins, own: Rollout | None, learns_answe
     rendered, in_parts = needs_prompt or learns_answers, reading(config.data.source)
     tasks = load_tasks(config.data, tokenizer, needs_answer=learns_answers, needs_prompt=rendered, in_parts=in_parts)
     held_out = load_tasks(config.held_out, tokenizer, needs_prompt=needs_prompt) if config.held_out else []
-    return Prepared(config, origins, model.shape, tokenizer, tasks, held_out, own, agent=agent, model=model.folder)
+    return Prepared(
+        *(config, origins, model.shape, tokenizer, tasks, held_out, own),
+        agent=agent,
+        model=model.folder,
+        unused=model.unused,
+    )
 
 
 def load_agent(config: RunConfig, tokenizer: Any) -> AgentSpec | None:
@@ -218,6 +234,8 @@ class LoadedModel:
     folder: Path
     shape: Shape
     tokenizer: Any
+    unused: Sequence[str]
+    """Tensors that the model has no use for."""
 
 
 def load_model(config: RunConfig, weights: bool = True) -> LoadedModel:
@@ -226,15 +244,14 @@ def load_model(config: RunConfig, weights: bool = True) -> LoadedModel:
     refuse_unmade(config.preset, config.model.path)
     found = find_model(config.model.path)
     shape = read_shape(found.folder, config.model.code)
-    if weights:
-        check_weights(found.folder, shape)
+    unused = check_weights(found.folder, shape) if weights else []
     if found.is_of_hub:
         config = config.model_copy(update={"model": config.model.model_copy(update={"path": found.name})})
     if config.launcher == "local":
         expect_children(CHILD, config.resources.threads)  # while the rest is read
     tokenizer = load_tokenizer(found.folder)
     refuse_of_another_model(tokenizer, found.folder, shape.vocab_size)
-    return LoadedModel(config, found.folder, shape, tokenizer)
+    return LoadedModel(config, found.folder, shape, tokenizer, unused)
 
 
 def _end(prepared: Prepared) -> list[int]:

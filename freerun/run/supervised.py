@@ -142,7 +142,7 @@ async def _learned(lesson: Lesson, prepared: Prepared, observers: Iterable[Obser
             everybody.add(observer)
         with closing(everybody):
             loggers.tell_to(everybody.note)
-            for told in start.notes:
+            for told in [*start.notes, *filter(None, [prepared.unused_warning])]:
                 everybody.note(told)
             async with (
                 hosts_of(config, everybody.note) as hosts,

@@ -38,6 +38,7 @@ from freerun.run.guests import load_guests
 from freerun.run.hosts import Hosts, hosts_of
 from freerun.run.kept import Joined
 from freerun.run.kept_batches import BookBatches
+from freerun.run.notes import notes_of
 from freerun.run.observed import Observed, observing
 from freerun.run.prepare import Prepared
 from freerun.run.resume import again
@@ -115,7 +116,7 @@ async def _train_on(hosts: Hosts, prepared: Prepared, start: Start, guests: Iter
 
 async def _train_observed(hosts: Hosts, prepared: Prepared, start: Start, observed: Observed) -> None:
     config, note = prepared.config, observed.all.note
-    for told in [*start.notes, *([prepared.held_out_warning] if prepared.held_out_warning else [])]:
+    for told in [*start.notes, *notes_of(prepared)]:
         note(told)
     hosts.tell(note)
     if hosts.apart:

@@ -100,7 +100,7 @@ BROKEN_TEMPLATE = '{"tokenizer_class": "PreTrainedTokenizerFast", "chat_template
         (
             "model/tokenizer_config.json",
             BROKEN_TEMPLATE,
-            "the tokenizer's chat template refuses the prompt: can only concatenate str",
+            "the tokenizer's chat template refuses the prompt (can only concatenate str",
         ),
         ("model/model.safetensors", "", "is no safetensors file"),
         ("model/model.safetensors.index.json", '{"weight_map": {"a": "b.safetensors"}}', "lacks b.safetensors"),

@@ -117,7 +117,7 @@ def test_a_long_prompt_names_the_knob(jsonl: Jsonl, plain: Any) -> None:
         ([], "this one is empty"),
         (["hello"], 'each message of a prompt needs the texts "role" and "content"'),
         ([{"role": "user"}], 'each message of a prompt needs the texts "role" and "content"'),
-        ([{"role": "tool", "content": "1"}], "chat template refuses the prompt: no tools here"),
+        ([{"role": "tool", "content": "1"}], "chat template refuses the prompt (no tools here)"),
     ],
 )
 def test_prompts_that_cannot_be_used(jsonl: Jsonl, chatty: Any, prompt: Any, message: str) -> None:

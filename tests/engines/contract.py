@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 import torch
 from torch import Tensor
 
@@ -55,13 +56,36 @@ class Variant:
         parallel = f"-on-{self.tensor_parallel}" if self.tensor_parallel > 1 else ""
         return f"{self.kind}-{'tied' if self.tied else 'untied'}{parallel}"
 
+    @property
+    def dtype(self) -> str:
+        return "float32" if self.kind == "embedded" else "bfloat16"
+
+    @property
+    def tolerance(self) -> float:
+        return TOLERANCE[self.kind]
+
+    @property
+    def long(self) -> int:
+        """Tokens of an answer that takes long enough to look at it meanwhile: a look at another maker's server takes
+        longer."""
+        return 500 if self.kind == "embedded" else 3500
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """To the tiny model."""
+        return SHAPE | {"tie_word_embeddings": self.tied, "max_position_embeddings": POSITIONS}
+
     def weights(self, version: Version) -> Decoder:
         """Those of that version, the same in bfloat16 and in float32."""
-        changes = SHAPE | {"tie_word_embeddings": self.tied, "max_position_embeddings": POSITIONS}
-        decoder = tiny_decoder(version, std=0.12, **changes)
+        decoder = tiny_decoder(version, std=0.12, **self.changes)
         for parameter in decoder.parameters():
             parameter.data = parameter.data.bfloat16().float()
         return decoder
+
+    @asynccontextmanager
+    async def server(self, model: Path) -> AsyncIterator[dict[str, Any]]:
+        """A server of that model which runs before the engine does, as the settings that name it: here none."""
+        yield {}
 
 
 @dataclass
@@ -127,13 +151,11 @@ class Contract:
 
     @property
     def tolerance(self) -> float:
-        return TOLERANCE[self.variant.kind]
+        return self.variant.tolerance
 
     @property
     def long(self) -> int:
-        """Tokens of an answer that takes long enough to look at it meanwhile: a look at another maker's server takes
-        longer."""
-        return 500 if self.variant.kind == "embedded" else 3500
+        return self.variant.long
 
 
 async def collect(answers: AsyncIterator[Completion]) -> list[Completion]:
@@ -153,16 +175,17 @@ async def contract(variant: Variant, folder: Path) -> AsyncIterator[Contract]:
 @asynccontextmanager
 async def started(variant: Variant, folder: Path) -> AsyncIterator[tuple[Processes, HttpEngine]]:
     """An engine with the model of that folder."""
-    config = EngineConfig.model_validate(
-        {
-            "kind": variant.kind,
-            "dtype": "float32" if variant.kind == "embedded" else "bfloat16",
-            "tensor_parallel": variant.tensor_parallel,
-            "cache_tokens": 16 * POSITIONS,
-            "max_running": 16,
-        }
-    )
-    settings = EngineSettings(str(folder / "model"), config.on("cpu").plain(), LOOPBACK, str(folder))
+    async with variant.server(folder / "model") as given:
+        how = {"kind": variant.kind, "dtype": variant.dtype, "tensor_parallel": variant.tensor_parallel}
+        async with serving(folder / "model", folder, **how, **given) as running:
+            yield running
+
+
+@asynccontextmanager
+async def serving(model: Path, folder: Path, **how: Any) -> AsyncIterator[tuple[Processes, HttpEngine]]:
+    """An engine of that configuration with that model; its log is in the folder."""
+    config = EngineConfig.model_validate({"cache_tokens": 16 * POSITIONS, "max_running": 16} | how)
+    settings = EngineSettings(str(model), config.on("cpu").plain(), LOOPBACK, str(folder))
     async with Processes("freerun.run.child", folder) as processes:
         url = await processes.start("engine 0", "engine", settings, 1, {RUN_KEY: KEY})
         async with HttpEngine(url, KEY) as engine:
@@ -171,6 +194,12 @@ async def started(variant: Variant, folder: Path) -> AsyncIterator[tuple[Process
 
 def is_wanted(kind: str) -> bool:
     return kind == "embedded" or kind in os.environ.get(TESTED, "").split(",")
+
+
+def where_wanted(kind: str, value: Any, name: str) -> Any:
+    """A parameter of a test, which is left out where that engine is not to be tested."""
+    skipped = pytest.mark.skip(reason=f"needs {kind}: make engines, then make test-engines")
+    return pytest.param(value, marks=[] if is_wanted(kind) else [skipped], id=name)
 
 
 def is_alive(pid: int) -> bool:

@@ -21,7 +21,7 @@ from freerun.engines.base import Sampling
 from freerun.machine.descendants import descendants
 from freerun.machine.scratch import scratch_folder
 from tests.children import child_of
-from tests.engines.contract import POSITIONS, Contract, Variant, contract, is_alive, is_wanted, started
+from tests.engines.contract import POSITIONS, Contract, Variant, contract, is_alive, started, where_wanted
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -35,12 +35,10 @@ def variants(*wanted: tuple[bool, int]) -> list[Any]:
     """For each kind: whether the embeddings are tied, and over how many workers it is spread."""
     found = []
     for kind in ("embedded", "vllm", "sglang"):
-        lacking = f"needs {kind}: make engines, then make test-engines"
-        marks = [] if is_wanted(kind) else [pytest.mark.skip(reason=lacking)]
         for tied, workers in wanted:
             if workers == 1 or kind != "embedded":
                 variant = Variant(kind, tied, workers)
-                found.append(pytest.param(variant, marks=marks, id=str(variant)))
+                found.append(where_wanted(kind, variant, str(variant)))
     return found
 
 

@@ -16,9 +16,11 @@ from freerun.core import ConfigError, EngineError, FinishReason
 from freerun.engines.base import Sampling
 from freerun.engines.external.base import Launch
 from freerun.engines.external.sglang import SglangBackend
+from freerun.engines.external.vllm import VllmBackend
 from freerun.models.shape import read_shape, shape_of
 from tests.tiny import TINY, mixture, tiny_folder
 
+DENSE = shape_of(TINY | {"head_dim": 32})
 INFO = {"max_req_input_len": 500, "tp_size": 1, "enable_metrics": True, "incremental_streaming_output": False}
 DONE: dict[str, Any] = {
     "index": 1,
@@ -155,9 +157,8 @@ async def test_what_fails_is_told(said: tuple[Said, SglangBackend]) -> None:
 async def test_a_server_that_tells_the_experts_is_asked_for_them(
     said: tuple[Said, SglangBackend], tmp_path: Path
 ) -> None:
-    """It counts all layers, also those without experts."""
     told, backend = said
-    folder = tiny_folder(tmp_path / "mixture", **mixture("qwen3_moe"))
+    folder = tiny_folder(tmp_path / "mixture", **(mixture("qwen3_moe") | {"mlp_only_layers": []}))
     shape = read_shape(folder)
     chosen = np.arange(4 * 3 * 2).reshape(4, 3, 2) % 6
     meta = DONE["meta_info"] | {"routed_experts": b64encode(chosen.astype("<i4").tobytes()).decode()}
@@ -170,15 +171,32 @@ async def test_a_server_that_tells_the_experts_is_asked_for_them(
     await backend.check(shape)
     (answer,) = await answers(backend, routes=True)
     assert told.asked["return_routed_experts"] is True
-    assert np.array_equal(answer.routes, chosen[:, [0, 2]].reshape(4, -1))
+    assert np.array_equal(answer.routes, chosen.reshape(4, -1))
     told.events = [DONE | {"meta_info": meta | {"routed_experts": b64encode(b"1234").decode()}}]
     with pytest.raises(EngineError, match="the experts of 4 tokens in no form that is known"):
         await answers(backend, routes=True)
 
 
 def test_servers_of_mixtures_are_started_to_tell_their_experts(tmp_path: Path) -> None:
-    folder = tiny_folder(tmp_path / "mixture", **mixture("mixtral"))
-    on_gpu = Launch(Path("python"), folder, read_shape(folder), 1234, "cuda", "bfloat16", 1, 8, None, 0.9)
-    assert "--enable-return-routed-experts" in SglangBackend.command(on_gpu).argv
-    dense = replace(on_gpu, shape=shape_of(TINY))
-    assert "--enable-return-routed-experts" not in SglangBackend.command(dense).argv
+    folder = tiny_folder(tmp_path / "mixture", **mixture("mixtral"), head_dim=32)
+    mixed = Launch(Path("python"), folder, read_shape(folder), 1234, "cuda", "bfloat16", 1, 8, None, 0.9)
+    for launch, tells in ((mixed, True), (replace(mixed, device="cpu"), True), (replace(mixed, shape=DENSE), False)):
+        assert ("--enable-return-routed-experts" in SglangBackend.command(launch).argv) is tells
+        on_gpu = launch.device == "cuda" and tells
+        for_vllm = VllmBackend.command(launch)
+        assert ("--enable-return-routed-experts" in for_vllm.argv) is on_gpu, "its runner for that needs Triton"
+        assert for_vllm.environment["VLLM_USE_V2_MODEL_RUNNER"] == str(int(on_gpu))
+
+
+@pytest.mark.parametrize("changes", [{"mlp_only_layers": [1]}, {"mlp_only_layers": [], "decoder_sparse_step": 2}])
+async def test_layers_without_experts_are_refused(
+    said: tuple[Said, SglangBackend], changes: dict[str, Any], tmp_path: Path
+) -> None:
+    told, backend = said
+    folder = tiny_folder(tmp_path / "mixture", **(mixture("qwen3_moe") | changes))
+    told.info |= {"model_path": str(folder)}
+    launch = Launch(Path("python"), folder, read_shape(folder), 1234, "cpu", "float32", 1, 8, 300, 0.9)
+    with pytest.raises(ConfigError, match=r"layers without .*: use engine\.kind=vllm or embedded"):
+        SglangBackend.command(launch)
+    with pytest.raises(ConfigError, match="layers without"):
+        await backend.check(read_shape(folder))

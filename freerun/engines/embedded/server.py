@@ -26,7 +26,7 @@ from freerun.engines.server.routes import control_routes, token_routes
 from freerun.machine.machines import LOOPBACK
 from freerun.models.checkpoint import Common
 from freerun.models.shape import AdapterShape, Backend
-from freerun.models.tokenizer import has_tokenizer
+from freerun.models.tokenizer import has_tokenizer, refuse_of_another_model
 from freerun.weights.base import Subscriber
 
 _LAST_STEP_S, _LAST_WORDS_S = 0.3, 0.4
@@ -74,7 +74,8 @@ async def serve(
         tokenizer = Tokenizer(folder)
         loading = asyncio.to_thread(_engine, folder, config, backend, adapter, common)
         if where:  # a run may never need a tokenizer; people need it at once, and it takes as long as the model
-            engine, _ = await asyncio.gather(loading, asyncio.to_thread(tokenizer.load))
+            engine, loaded = await asyncio.gather(loading, asyncio.to_thread(tokenizer.load))
+            refuse_of_another_model(loaded, folder, engine.shape.vocab_size)
         else:
             engine = await loading
         name = folder.resolve().name

@@ -21,8 +21,11 @@ _TAIL_LINES = 2_000
 """Between a server's error and its end there may be one for each request."""
 _SHOWN_LINES = 30
 _CHUNK_BYTES = 2**16
-_CAUSE = re.compile(r"(?:^|\s)((?:\w+\.)*\w*(?:Error|Exception): (?!.*root cause).*)")
-"""How Python ends a traceback. A server of several processes repeats in each that another one failed."""
+_CAUSE = re.compile(
+    r"(?:^|\s)((?:\w+\.)*\w*(?:Error|Exception): (?!.*root cause).*|(?<=Value error, ).*?(?= \[type=|$))"
+)
+"""How Python ends a traceback, and pydantic's line below it. A server of several processes repeats in each that another
+one failed."""
 
 
 class Program:

@@ -102,6 +102,7 @@ class SglangBackend(HttpBackend):
 
     @staticmethod
     def command(launch: Launch) -> Command:
+        _check_layers(launch.shape)
         positions, cache = launch.shape.max_positions, launch.cache_tokens
         longest = min(positions, cache or positions) + _SPARE_TOKENS
         argv = [
@@ -120,10 +121,10 @@ class SglangBackend(HttpBackend):
             argv.append("--skip-tokenizer-init")
         if cache:
             argv += ["--max-total-tokens", str(cache + _SPARE_TOKENS)]
+        if launch.shape.experts:
+            argv.append("--enable-return-routed-experts")
         if launch.device == "cuda":
             argv += ["--mem-fraction-static", str(launch.memory_share)]
-            if launch.shape.experts:
-                argv.append("--enable-return-routed-experts")
         else:
             argv.append("--disable-overlap-schedule")  # it would overlap the CPU's work with the CPU's
             environment["SGLANG_CPU_OMP_THREADS_BIND"] = _cores(launch.tensor_parallel)
@@ -153,6 +154,7 @@ class SglangBackend(HttpBackend):
                 "with model.path's folder as its --model-path"
             )
         check_shape(server, msgspec.json.decode(config.read_bytes(), type=dict[str, Any]), shape)
+        _check_layers(shape)
         self._ends, self._workers = shape.eos_token_ids, info.tp_size
         self._routes = RouteLayout.of(shape) if info.enable_return_routed_experts else None
         await self._label(0)
@@ -279,6 +281,16 @@ class SglangBackend(HttpBackend):
 
     async def metrics(self) -> str:
         return (await self._http.get("/metrics")).decode()
+
+
+def _check_layers(shape: Shape) -> None:
+    """SGLang does not look at what says that a layer of a Qwen mixture has none, and computes it with weights that are
+    in no file."""
+    if shape.raw.get("mlp_only_layers") or (shape.raw.get("decoder_sparse_step") or 1) > 1:
+        raise ConfigError(
+            "engine.kind: SGLang gives experts to every layer, and model.path has layers without (mlp_only_layers, "
+            "decoder_sparse_step in its config.json): use engine.kind=vllm or embedded"
+        )
 
 
 def _cores(workers: int) -> str:

@@ -6,7 +6,8 @@ weights, since vLLM's own reload leaves an old head in place on CPUs, and notes 
 top-k and top-p.
 
 Which experts tokens went through vLLM tells where it is started with `--enable-return-routed-experts`, for all requests
-alike. We do not start it so: that takes its second model runner, and our worker knows the sampler of the first.
+alike. That takes its second model runner, which is made of Triton kernels: so mixtures are served by that one on GPUs,
+and on CPUs nothing is told. All else is served by the first.
 """
 
 import re
@@ -75,12 +76,15 @@ class VllmBackend(HttpBackend):
         environment = {
             "VLLM_SERVER_DEV_MODE": "1",
             "VLLM_NO_USAGE_STATS": "1",
-            "VLLM_USE_V2_MODEL_RUNNER": "0",  # our worker knows the sampler of the first
+            "VLLM_USE_V2_MODEL_RUNNER": "0",
             "HF_HUB_OFFLINE": "1",
             "PYTHONPATH": str(INSIDE),
         }
         if launch.device == "cuda":
             argv += ["--gpu-memory-utilization", str(launch.memory_share)]
+            if launch.shape.experts:
+                argv.append("--enable-return-routed-experts")
+                environment["VLLM_USE_V2_MODEL_RUNNER"] = "1"
         else:
             _check_heads(launch.shape)
             argv += ["--enforce-eager", "--block-size", str(_BLOCK_TOKENS)]
@@ -105,7 +109,7 @@ class VllmBackend(HttpBackend):
         except EngineError:
             raise ConfigError(
                 f"engine.urls: the vLLM server at {url} lacks our worker: start it with PYTHONPATH={INSIDE}, "
-                f"VLLM_USE_V2_MODEL_RUNNER=0 and --worker-extension-cls {WORKER}"
+                f"and --worker-extension-cls {WORKER}"
             ) from None
         check_shape(f"the vLLM server at {url}", raw, shape)
         self._routes = RouteLayout.of(shape)
@@ -126,6 +130,8 @@ class VllmBackend(HttpBackend):
         async with aclosing(self._http.events(wire.GENERATE, body)) as events:
             async for data in events:
                 for choice in self._decoded(data).choices:
+                    if not sampling.routes:
+                        choice.routed_experts = None
                     if completion := answers.add(choice):
                         left -= 1
                         yield completion

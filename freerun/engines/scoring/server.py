@@ -25,7 +25,7 @@ from freerun.engines.server.app import app_of, server_config
 from freerun.engines.server.replies import json
 from freerun.machine.device import choose_device
 from freerun.models.shape import Backend
-from freerun.models.tokenizer import load_tokenizer
+from freerun.models.tokenizer import load_tokenizer, refuse_of_another_model
 
 _MOST_ROWS = 256
 """Computed together, at most."""
@@ -155,6 +155,7 @@ async def serve_scores(
     with listen(where) as listening:
         loading = asyncio.to_thread(Scorer, folder, choose_device(), backend)
         scorer, tokenizer = await asyncio.gather(loading, asyncio.to_thread(load_tokenizer, folder))
+        refuse_of_another_model(tokenizer, folder, scorer.shape.vocab_size)
         server = ScoringServer(scorer, tokenizer, name)
         http = uvicorn.Server(server_config(app_of(server.routes, api_key), grace_s=1))
         listening.listen(2048)

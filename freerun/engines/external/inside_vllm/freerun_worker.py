@@ -1,7 +1,8 @@
 """What vLLM's workers do for Freerun: named by `--worker-extension-cls freerun_worker.FreerunWorker`, with this folder
 on PYTHONPATH. It runs in vLLM's own environment and imports nothing of Freerun.
 
-vLLM mixes this class into its worker, so `self` is one.
+vLLM mixes this class into its worker, so `self` is one. It has two model runners: the first one's sampler keeps top-k
+and top-p in a part of its own, and only the second one can tell which experts tokens went through.
 """
 
 from collections.abc import Iterator
@@ -18,17 +19,24 @@ class FreerunWorker:
 
     def freerun_model(self) -> dict[str, Any]:
         """Called before all else. The `config.json` of the model that is served."""
-        if current_platform.is_cpu():
-            _let_seeds_and_pieces_of_prompts_meet(self.model_runner)
-        _note_logprobs_before_truncation(self.model_runner.sampler.topk_topp_sampler)
+        sampler = self.model_runner.sampler
+        if hasattr(sampler, "topk_topp_sampler"):
+            if current_platform.is_cpu():
+                _let_seeds_and_pieces_of_prompts_meet(self.model_runner)
+            _note_logprobs_before_truncation(sampler.topk_topp_sampler)
+        else:
+            _note_logits_before_truncation(sampler)
         config: dict[str, Any] = self.model_runner.model_config.hf_text_config.to_dict()
         return config
 
     def freerun_load(self, folder: str) -> None:
         """Take the weights from a folder of Hugging Face safetensors, while nothing is sampled."""
+        model = self.model_runner.get_model()
+        if current_platform.is_cpu():
+            _pack_experts_again(model)
         self.model_runner.reload_weights(weights_iterator=_tensors(Path(folder)))
         if current_platform.is_cpu():
-            _pack_tied_head(self.model_runner.get_model())
+            _pack_tied_head(model)
 
 
 def _tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
@@ -39,6 +47,15 @@ def _tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
         with safe_open(file, framework="pt") as opened:
             names: list[str] = list(opened.keys())
             yield from ((name, opened.get_tensor(name)) for name in names)
+
+
+def _pack_experts_again(model: Any) -> None:
+    """On CPUs experts compute with packed weights, too. vLLM packs them where it sets up the kernel, and does so once:
+    weights that come later would be read as if they were packed. Without a kernel, it sets up one again."""
+    for layer in model.modules():
+        method: Any = getattr(layer, "quant_method", None)
+        if hasattr(method, "moe_kernel"):
+            method.moe_kernel = None
 
 
 def _pack_tied_head(model: Any) -> None:
@@ -64,6 +81,22 @@ def _note_logprobs_before_truncation(sampler: Any) -> None:
         return sampled, logprobs
 
     sampler.forward, sampler.changed_by_freerun = forward, True
+
+
+def _note_logits_before_truncation(sampler: Any) -> None:
+    """The same for the second model runner, which makes log-probabilities of the logits that its sampler returns."""
+    if getattr(sampler, "changed_by_freerun", False):
+        return
+    sample = sampler._sample_random
+
+    def sample_random(
+        logits: torch.Tensor, rows: Any, rows_np: Any, positions: Any, k: Any, p: Any, fused: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        whole = logits if k is None and p is None else logits.clone()  # which `sample` may change
+        sampled, _ = sample(logits, rows, rows_np, positions, k, p, fused)
+        return sampled, whole
+
+    sampler._sample_random, sampler.changed_by_freerun = sample_random, True
 
 
 def _let_seeds_and_pieces_of_prompts_meet(runner: Any) -> None:
