@@ -79,7 +79,7 @@ HOMES = {
         *("engines/embedded/fused.py", "engines/embedded/few_rows.py", "engines/embedded/gpu.py"),
         "engines/embedded/guess_bursts.py",
         *("models/expert_kernels.py", "engines/embedded/expert_kernels.py", "engines/embedded/experts.py"),
-        *("train/kernels.py", "models/quantised_kernel.py"),
+        *("train/kernels.py", "train/moments_kernel.py", "models/quantised_kernel.py"),
     },
     "peft": set(),  # the tests read our adapters with it
     "starlette": {
