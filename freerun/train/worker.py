@@ -85,6 +85,8 @@ class TrainerProcess:
             load_checkpoint(checkpoint, self._learner, ranks)
         self._learner.warm_up()
         self._notes = [IDLE_OFFLOAD] if config.optimizer_state == "offload" and ranks.device == "cpu" else []
+        if ranks.size > 1 and (whole := self._learner.decoder.loaded_whole):
+            self._notes.append(whole)
         self._asked: Any = None
         """What the last request was about. It is let go of with the next: to free a batch takes milliseconds, for which
         engines would wait if it came before the reply."""
