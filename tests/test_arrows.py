@@ -79,8 +79,8 @@ HOMES = {
         *("engines/embedded/fused.py", "engines/embedded/few_rows.py", "engines/embedded/gpu.py"),
         "engines/embedded/guess_bursts.py",
         *("models/expert_kernels.py", "engines/embedded/expert_kernels.py", "engines/embedded/experts.py"),
-        *("train/kernels.py", "models/quantised_kernel.py", "models/fp8_kernels.py", "models/fp8_gpu.py"),
-        "engines/embedded/fp8.py",
+        *("train/kernels.py", "train/moments_kernel.py", "models/quantised_kernel.py"),
+        *("models/fp8_kernels.py", "models/fp8_gpu.py", "engines/embedded/fp8.py"),
     },
     "peft": set(),  # the tests read our adapters with it
     "starlette": {

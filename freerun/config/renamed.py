@@ -28,6 +28,7 @@ NOW = {
     "train.kl_in": "train.kl.apply_to",
     "train.lora_alpha": "train.lora.alpha",
     "train.lora_rank": "train.lora.rank",
+    "train.offload_optimizer": "train.optimizer_state: offload",
     "train.max_distance": "train.corrections: [{name: distance, most: …}]",
     "train.overlong_tokens": "train.overlong_share, a share of rollout.max_new_tokens",
     "train.threads": "resources.threads",

@@ -83,6 +83,9 @@ class BorrowedDecoder(Decoder):
         inside = {id(part) for layer in self.layers for part in layer.modules()}
         return (name for name, part in self.named_modules() if isinstance(part, nn.Linear) and id(part) in inside)
 
+    def check(self) -> None:
+        check_packing(self)
+
     def arrange(self, compiled: bool, recompute: Recompute) -> None:
         """Nothing is compiled: what holds for one architecture breaks the next."""
         for layer in self.layers if recompute else ():
@@ -133,16 +136,17 @@ def random_borrowed(shape: Shape, seed: int = 0, dtype: torch.dtype = torch.floa
     """Weights as the architecture begins with them."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return _made(shape, dtype)
+        return made_borrowed(shape, dtype)
 
 
 def empty_borrowed(shape: Shape) -> BorrowedDecoder:
     """On the meta device: no weights."""
     with torch.device("meta"):
-        return _made(shape, torch.float32)
+        return made_borrowed(shape)
 
 
-def _made(shape: Shape, dtype: torch.dtype) -> BorrowedDecoder:
+def made_borrowed(shape: Shape, dtype: torch.dtype = torch.float32) -> BorrowedDecoder:
+    """By transformers, not from any folder."""
     trust = {"trust_remote_code": True} if shape.remote else {}
     make = partial(AutoModelForCausalLM.from_config, config_of(shape.raw, shape.remote), **trust)
     return BorrowedDecoder(_quietly(make, shape, dtype), shape)

@@ -8,6 +8,7 @@ has, with their gradient. One that does not ask for k of its experts that way is
 
 import re
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -84,12 +85,16 @@ def _routers(model: nn.Module) -> Iterator[_Router]:
 def _asks(router: _Router, hidden: int) -> bool:
     """Whether it asks for k of its experts, once, for each token."""
     weight = next(router.module.parameters(), None)
-    if weight is None or weight.is_meta:
+    if weight is None:
         return False
-    asked = _Asked(router, 0, likeliest)
+    module, asked = router.module, _Asked(router, 0, likeliest)
+    if weight.is_meta:  # its numbers are still to come, and do not matter
+        module = deepcopy(module).to_empty(device="cpu")
+        for tensor in module.state_dict().values():
+            tensor.zero_()
     with asked:
         try:
-            router.module(weight.new_zeros(2, hidden))
+            module(next(module.parameters()).new_zeros(2, hidden))
         except (TypeError, RuntimeError):
             return False
     return asked.times == 1

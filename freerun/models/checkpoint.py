@@ -143,36 +143,46 @@ def empty_decoder(shape: Shape) -> Decoder:
 
 
 def decoder_to_share(folder: Path, device: str = "cpu", backend: Backend = "auto") -> Decoder:
-    """The model in that folder for ranks that share its weights: ours on the meta device, its weights nowhere yet
-    (`read_rows` has them), frequencies aside, which are on `device`; transformers' in the machine's memory, whole."""
+    """The model in that folder for ranks that share its weights: on the meta device, its weights nowhere yet
+    (`read_rows` has them), all else of it on `device`."""
     shape = read_shape(folder, backend)
     if shape.backend == "transformers":
-        return load_decoder(folder, backend=backend)
+        from freerun.models.borrowed_shares import borrowed_to_share
+
+        borrowed = borrowed_to_share(folder, shape)
+        if pieces := borrowed.pieces:
+            with _Folder(folder) as files:
+                for name, tensor in borrowed.fixed().items():
+                    tensor.copy_(files.read(pieces[name][0]))
+        return borrowed
     with torch.device("meta"):
         decoder = OwnDecoder(shape)
     decoder.inv_freq = inverse_frequencies(shape).to(device)
     return decoder
 
 
-def read_rows(folder: Path, name: str, model: Shape, shape: torch.Size, rows: range) -> Tensor:
-    """Some rows of one of the model's tensors, which has that shape; nothing else is read. The file is mapped for that
-    long only, so that its pages do not add up beside what they are copied to."""
-    if is_unwritten(model):
+def read_rows(folder: Path, name: str, decoder: Decoder, shape: torch.Size, rows: range) -> Tensor:
+    """Some rows of one of the decoder's tensors, which has that shape; nothing else is read. The file is mapped for
+    that long only, so that its pages do not add up beside what they are copied to."""
+    if is_unwritten(decoder.shape):
         return made_up(name, shape, "cpu")[rows.start : rows.stop]
+    names = decoder.pieces[name] if decoder.pieces else hugging_face_names(name, decoder.shape)
     with _Folder(folder) as files:
-        parts = [files.open_slice(part) for part in hugging_face_names(name, model)]
+        parts = [files.open_slice(part) for part in names]
         if odd := [part.get_dtype() for part in parts if part.get_dtype() not in KNOWN_TYPES]:
             raise ConfigError(f"{folder}: {name} is of type {odd[0]}: give the model as it was before that")
+        each = shape[1] if len(parts[0].get_shape()) < len(shape) else 1  # of a stack the folder has the matrices
+        wanted = (shape[0] * each, *shape[1:]) if each == 1 else (shape[0] * each, *shape[2:])
         lengths = [part.get_shape()[0] for part in parts]
         found = [(sum(lengths), *part.get_shape()[1:]) for part in parts]
-        if any(one != tuple(shape) for one in found):
-            raise ConfigError(f"{folder}: {name} has shape {found[0]}, not {tuple(shape)}")
+        if any(one != wanted for one in found):
+            raise ConfigError(f"{folder}: {name} has shape {found[0]}, not {wanted}")
         pieces, start = [], 0
         for part, length in zip(parts, lengths, strict=True):
-            begin, end = (min(max(at - start, 0), length) for at in (rows.start, rows.stop))
+            begin, end = (min(max(at * each - start, 0), length) for at in (rows.start, rows.stop))
             pieces.append(part[begin:end])
             start += length
-        return torch.cat(pieces)
+        return torch.cat(pieces).view(len(rows), *shape[1:])
 
 
 def save_decoder(decoder: Decoder, folder: Path, like: Path | None = None) -> None:

@@ -13,7 +13,7 @@ experts of a layer, k of them for a token.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 import torch
@@ -90,6 +90,11 @@ class Decoder(nn.Module):
     layers: Iterable[nn.Module]
     """Each is shared out as one, and computed again as one."""
     readout = AS_IT_IS
+    pieces: Mapping[str, Sequence[str]] | None = None
+    """The tensors of a folder that each of this decoder's is made of, one below the other, where its code is not ours
+    and ranks are to read their rows."""
+    loaded_whole = ""
+    """Why each of several ranks loaded all of it, where they did."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -108,6 +113,9 @@ class Decoder(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.readout.of(self.head(hidden))
+
+    def check(self) -> None:
+        """Refuse a model that would learn something else, by trying it."""
 
     @property
     @abstractmethod

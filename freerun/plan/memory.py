@@ -210,8 +210,8 @@ def _check_machines(demand: Demand, placement: Placement) -> None:
 
 
 def _offloading(train: ResolvedTrainConfig) -> Iterator[str]:
-    if train.offload_optimizer and not train.lora.rank:
-        yield "train.offload_optimizer"
+    if train.optimizer_state == "offload" and not train.lora.rank:
+        yield "train.optimizer_state=offload"
     if train.recompute == "offload":
         yield "train.recompute=offload"
 

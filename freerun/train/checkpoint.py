@@ -36,6 +36,7 @@ from freerun.models.adapter import is_of_adapter
 from freerun.train.apart import Parts, find_keepers, in_a_line, is_apart, own_folder, shares, why_apart
 from freerun.train.checkpoint_folder import CONTROL, CheckpointFolder
 from freerun.train.learner import Learner
+from freerun.train.optimizer import EIGHT_BIT_MOMENTS
 from freerun.train.protocol import Written
 from freerun.train.ranks import ALONE, Ranks
 
@@ -167,6 +168,7 @@ def load_checkpoint(folder: Path, learner: Learner, ranks: Ranks = ALONE) -> Non
             state |= _read_part(own_folder(folder, ranks), state)
         else:
             _refuse_other_weights(folder, state["model"])
+            _refuse_other_moments(folder, state["optimizer"])
             found = _saved(folder, state)
             load(found, checkpoint_id=folder, process_group=ranks.aside)
             state |= found
@@ -180,6 +182,7 @@ def _read_part(folder: Path, state: dict[str, Any]) -> dict[str, Any]:
     """Into the shares of these tensors. Returns what is not a tensor."""
     part = _saved(folder, shares(state))
     _refuse_other_weights(folder, part["model"])
+    _refuse_other_moments(folder, part["optimizer"])
     load(part, checkpoint_id=folder, no_dist=True)
     return {key: value for key, value in part.items() if not isinstance(value, dict)}
 
@@ -190,6 +193,15 @@ def _refuse_other_weights(folder: Path, model: dict[str, Any]) -> None:
         names = set(filter(is_of_adapter, names))
     if odd := sorted(names - {f"model.{name}" for name in model}):
         raise ValueError(f"it has {odd[0].removeprefix('model.')}, which the model in model.path has not")
+
+
+def _refuse_other_moments(folder: Path, optimizer: dict[str, Any]) -> None:
+    """Of 8 bits where they are to be of 32, or the other way round."""
+    names = FileSystemReader(folder).read_metadata().state_dict_metadata
+    saved = any(name.startswith("optimizer.") and name.endswith(EIGHT_BIT_MOMENTS) for name in names)
+    if saved != any(name in EIGHT_BIT_MOMENTS for state in optimizer.values() for name in state):
+        kind = "8bit" if saved else "32bit, or offload"
+        raise TrainerError(f"{folder} has other moments than this run: resume with train.optimizer_state={kind}")
 
 
 def _saved(folder: Path, state: dict[str, Any]) -> dict[str, Any]:

@@ -118,10 +118,10 @@ class TrainConfig(Section):
         "train.ranks and the model's heads.",
         ge=1,
     )
-    offload_optimizer: bool = knob(
-        False,
-        "Keep the optimizer's state in the machine's memory instead of the GPU's, and step there: half of the memory "
-        "that weights take to learn, for slower steps.",
+    optimizer_state: Literal["32bit", "8bit", "offload"] = knob(
+        "32bit",
+        "How Adam's two moments are kept. 32bit: 8 bytes a weight; 8bit: 2, rounded block by block; offload: none of a "
+        "GPU's memory, but 8 of the machine's, where steps are taken then, and slower.",
     )
     dtype: Literal["auto", "float32", "bfloat16"] = knob(
         "auto", "What it computes in, over float32 weights; auto: bfloat16 on a GPU, float32 on a CPU."

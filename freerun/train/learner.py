@@ -104,8 +104,8 @@ class Learner:
         backend: Backend = "auto",
         common: Common | None = None,
     ) -> "Learner":
-        """Each of several ranks reads its share of the weights and no more, where the model's code is ours. Below an
-        adapter, weights are in the type that is computed in, and may be `common` with other processes."""
+        """Each of several ranks reads its share of the weights and no more. Below an adapter, weights are in the type
+        that is computed in, and may be `common` with other processes."""
         found, rest = config.on(choose_device()), (config, temperature, seed, longest, ranks)
         if ranks.size > 1:
             return cls(decoder_to_share(folder, found.device, backend), *rest, folder, how)

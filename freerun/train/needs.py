@@ -9,6 +9,9 @@ from freerun.train.config import ResolvedTrainConfig
 _SPARE = 2**30
 _LOGITS, _LOGITS_OF_FROZEN = 2**28, 2**26
 """Held at a time, at most."""
+MOMENT_BLOCK = 256
+"""Numbers of a moment that share a scale, where moments are of 8 bits: `moments.py`."""
+_MOMENTS = {"32bit": 8.0, "8bit": 2 * (1 + 4 / MOMENT_BLOCK), "offload": 0.0}
 _PIECE = 2**26
 """Of the machine's memory, which tensors wait in: `models/aside.py`."""
 PASS_TOKENS = 32_768
@@ -25,13 +28,13 @@ def refuse_uneven_heads(shape: Shape, context: int) -> None:
 
 
 def standing_bytes(shape: Shape, config: ResolvedTrainConfig, machines: int = 1, spare: int = _SPARE) -> int:
-    """What one rank holds between two passes: weights to compute with and to learn, gradient, moments where they are
-    not offloaded. Below an adapter they are there in the type that is computed in, also for a reference. Ranks are on
-    so many machines; `spare` is what the allocator and the kernels keep."""
+    """What one rank holds between two passes: weights to compute with and to learn, gradient, moments. Below an adapter
+    weights are there in the type that is computed in, also for a reference. Ranks are on so many machines; `spare` is
+    what the allocator and the kernels keep."""
     size, adapter = _size(config), AdapterShape(config.lora.rank, config.lora.effective_alpha, config.lora.bits)
-    copy, learned = (2 if size == 2 else 0), 4 + 4 + (0 if config.offload_optimizer else 8)
+    copy, learned = (2 if size == 2 else 0), 4 + 4 + moment_bytes(config)
     learns = shape.num_parameters
-    weights = 0
+    weights = 0.0
     if config.lora.rank:
         learns = adapter.num_parameters(shape)
         alone = config.ranks == 1 and config.advantages != "gae"
@@ -41,14 +44,19 @@ def standing_bytes(shape: Shape, config: ResolvedTrainConfig, machines: int = 1,
     weights += size * shape.num_parameters if config.kl.coef and not (config.lora.rank and config.ranks == 1) else 0
     most = _LOGITS_OF_FROZEN if config.lora.rank and config.advantages != "gae" else _LOGITS
     logits = min(most, PASS_TOKENS * shape.vocab_size)  # a chunk, its gradient, the matrix product's workspace
-    return weights // _sharing(config, machines) + 3 * 4 * logits + adapter.widened_bytes(shape, size) + spare
+    return int(weights) // _sharing(config, machines) + 3 * 4 * logits + adapter.widened_bytes(shape, size) + spare
+
+
+def moment_bytes(config: ResolvedTrainConfig) -> float:
+    """What a weight's two moments take where the weight is."""
+    return _MOMENTS[config.optimizer_state]
 
 
 def offloaded_bytes(shape: Shape, config: ResolvedTrainConfig, machines: int = 1) -> int:
     """What one rank holds in the machine's memory: the optimizer's moments, and what came into layers, in float32,
     where they are offloaded."""
     inputs = shape.layers * (4 * shape.hidden * PASS_TOKENS + _PIECE) if config.recompute == "offload" else 0
-    if not config.offload_optimizer or config.lora.rank:
+    if config.optimizer_state != "offload" or config.lora.rank:
         return inputs
     learning = 2 if config.advantages == "gae" else 1
     return inputs + 8 * learning * shape.num_parameters // _sharing(config, machines)

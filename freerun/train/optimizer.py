@@ -1,4 +1,5 @@
-"""AdamW as torch computes it, without torch's compiler; and one whose state is in the machine's memory.
+"""AdamW as torch computes it, without torch's compiler; one whose moments are of 8 bits; and one whose moments are in
+the machine's memory.
 
 torch marks an optimizer's methods as not to be compiled, and imports its compiler to do so, which takes a second and 60
 MB. Nobody compiles an optimizer here, so the methods are taken without that wrapper.
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
+from freerun.train.moments import Adam, Moments, empty_moments, has_blocks, take_step
 from freerun.train.ranks import own
 
 
@@ -21,6 +23,35 @@ class AdamW(torch.optim.AdamW):
     state_dict = unwrap(torch.optim.AdamW.state_dict)
     load_state_dict = unwrap(torch.optim.AdamW.load_state_dict)
     step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
+
+
+class EightBitAdamW(AdamW):
+    """Moments of matrices are of 8 bits (`moments.py`), all others as usual: 2 bytes a weight instead of 8. A matrix's
+    gradient is gone as soon as it is used."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None and has_blocks(parameter.shape):
+                    self._step_one(parameter, own(parameter.grad), group)
+                    parameter.grad = None
+        super().step()
+
+    def _step_one(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[parameter]
+        if not state:
+            state["step"] = torch.zeros(())
+            empty = empty_moments(own(parameter))
+            state |= {name: _shared_as(parameter, part) for name, part in zip(EIGHT_BIT_MOMENTS, empty, strict=True)}
+        state["step"] += 1
+        moments = Moments(*(own(state[name]) for name in EIGHT_BIT_MOMENTS))
+        adam = Adam(group["lr"], group["weight_decay"], group["betas"], group["eps"], int(state["step"]))
+        take_step(own(parameter), gradient, moments, adam)
+
+
+EIGHT_BIT_MOMENTS = ("exp_avg_codes", "exp_avg_scale", "exp_avg_sq_codes", "exp_avg_sq_scale")
+"""What a checkpoint calls them: not by torch's names, for what is saved in one way must not be taken for the other."""
 
 
 class OffloadedAdamW(AdamW):
@@ -54,6 +85,18 @@ class OffloadedAdamW(AdamW):
         )
         if stepped is not weight:
             weight.copy_(stepped)
+
+
+def _shared_as(parameter: Tensor, part: Tensor) -> Tensor:
+    """This rank's rows of something, shared out as the parameter is, where it is."""
+    spec = getattr(parameter, "_spec", None)
+    if spec is None:
+        return part
+    from torch.distributed.tensor import DTensor  # slow to import, and of no use to one rank
+
+    shape = torch.Size((*parameter.shape[:-1], part.shape[-1]))
+    stride = torch.empty(shape, device="meta").stride()
+    return DTensor.from_local(part, spec.mesh, spec.placements, run_check=False, shape=shape, stride=stride)
 
 
 def _zeros(parameter: Tensor) -> Tensor:

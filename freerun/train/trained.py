@@ -19,7 +19,8 @@ from freerun.core import TrainerError
 from freerun.models.adapter import is_adapted, is_of_adapter, is_scale
 from freerun.train.config import ResolvedTrainConfig
 from freerun.train.lora import merged
-from freerun.train.optimizer import AdamW, OffloadedAdamW
+from freerun.train.needs import moment_bytes
+from freerun.train.optimizer import AdamW, EightBitAdamW, OffloadedAdamW
 from freerun.train.ranks import Ranks, full_tensor, own
 from freerun.train.shares import decoder_of, share_out
 
@@ -62,8 +63,8 @@ class Trained:
     @property
     def bytes_to_come(self) -> int:
         """What the first step will add to this device's memory: gradient, moments, and one more to spare."""
-        tensors = 2 if self._config.offload_optimizer else 4
-        return tensors * sum(own(parameter).numel() * 4 for parameter in self.parameters)
+        each = 4 + moment_bytes(self._config) + 4
+        return int(each * sum(own(parameter).numel() for parameter in self.parameters))
 
     def clip(self, kept_share: float = 1.0) -> float:
         """Make the gradient ready for `apply`; its norm before it was clipped. Refused if it is not finite.
@@ -225,9 +226,11 @@ def _compute(module: nn.Module, ranks: Ranks, *args: Any) -> Any:
     return result
 
 
+_OPTIMIZERS = {"32bit": AdamW, "8bit": EightBitAdamW, "offload": OffloadedAdamW}
+
+
 def _optimizer(learning: list[nn.Parameter], config: ResolvedTrainConfig) -> AdamW:
-    kind = OffloadedAdamW if config.offload_optimizer else AdamW
-    return kind(
+    return _OPTIMIZERS[config.optimizer_state](
         [
             {"params": [p for p in learning if p.dim() > 1], "weight_decay": config.weight_decay},
             {"params": [p for p in learning if p.dim() <= 1], "weight_decay": 0.0},

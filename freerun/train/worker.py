@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 _SAVING = "freerun.train.checkpoint"
 """What a checkpoint imports takes half a second."""
 IDLE_OFFLOAD = (
-    "train.offload_optimizer spares nothing here: without a GPU all of the trainer is in the machine's memory anyway"
+    "train.optimizer_state=offload spares nothing here: without a GPU all of the trainer is in the machine's memory "
+    "anyway"
 )
 
 
@@ -83,7 +84,9 @@ class TrainerProcess:
 
             load_checkpoint(checkpoint, self._learner, ranks)
         self._learner.warm_up()
-        self._notes = [IDLE_OFFLOAD] if config.offload_optimizer and ranks.device == "cpu" else []
+        self._notes = [IDLE_OFFLOAD] if config.optimizer_state == "offload" and ranks.device == "cpu" else []
+        if ranks.size > 1 and (whole := self._learner.decoder.loaded_whole):
+            self._notes.append(whole)
         self._asked: Any = None
         """What the last request was about. It is let go of with the next: to free a batch takes milliseconds, for which
         engines would wait if it came before the reply."""

@@ -16,7 +16,7 @@ def test_all_of_its_loaders_have_the_same_weights(tmp_path: Path) -> None:
     one, other = load_decoder(tmp_path / "model"), load_decoder(tmp_path / "model", torch.bfloat16)
     for (name, wide), narrow in zip(one.named_parameters(), other.parameters(), strict=True):
         assert torch.equal(wide, narrow.float()), name
-        share = read_rows(tmp_path / "model", name, one.shape, wide.shape, range(3, 9))
+        share = read_rows(tmp_path / "model", name, one, wide.shape, range(3, 9))
         assert torch.equal(share, narrow[3:9])
     weights = dict(one.named_parameters())
     assert weights["layers.0.qkv.bias"].eq(0).all()

@@ -54,7 +54,7 @@ def test_sequences_that_ranks_share_need_less_of_each() -> None:
         return next(share.need.least for share in plan.memory.shares if share.need.name == "trainer 1")
 
     assert of_a_rank("train.context_parallel=4") < of_a_rank("train.context_parallel=2") < of_a_rank()
-    assert of_a_rank("train.offload_optimizer=true") < of_a_rank()
+    assert of_a_rank("train.optimizer_state=offload") < of_a_rank()
     run = config("launcher=nodes", "train.context_parallel=8")
     with pytest.raises(ConfigError, match="does not divide the model's 12 heads"):
         make_plan(run, MEDIUM, LENGTHS, machines=imagined_machines(2, 8))
@@ -70,7 +70,7 @@ def test_machines_hold_copies_where_the_weights_are_shared_out_within_each() -> 
 
 
 def test_an_optimizer_in_the_machines_memory_must_fit_there() -> None:
-    run = config("train.offload_optimizer=true", "train.ranks=1")
+    run = config("train.optimizer_state=offload", "train.ranks=1")
     train, engine = run.train.on("cpu", ranks=1), run.engine.on("cpu")
     needed = 8 * LARGE.num_parameters
     for spare, fits in ((1, True), (-1, False)):
@@ -81,7 +81,7 @@ def test_an_optimizer_in_the_machines_memory_must_fit_there() -> None:
         if fits:
             plan_memory(demand, placement)
         else:
-            with pytest.raises(ConfigError, match=r"one has .* of memory, and train\.offload_optimizer needs"):
+            with pytest.raises(ConfigError, match=r"one has .* of memory, and train\.optimizer_state=offload needs"):
                 plan_memory(demand, placement)
 
 

@@ -17,6 +17,7 @@ from freerun.train.checkpoint_folder import CONTROL, CheckpointFolder
 from freerun.train.config import EntropyConfig, LoraConfig, TrainConfig
 from freerun.train.drift import Reference
 from freerun.train.learner import Learner
+from freerun.train.optimizer import EIGHT_BIT_MOMENTS
 from tests.tiny import tiny_decoder
 from tests.train.test_learner import random_batch
 
@@ -28,7 +29,9 @@ CONFIG = TrainConfig(
 
 
 def learner(seed: int = 0, config: TrainConfig = CONFIG, tied: bool = True) -> Learner:
-    return Learner(tiny_decoder(seed, tie_word_embeddings=tied), config, temperature=0.9, seed=5)
+    """Some of its matrices are large enough for moments of 8 bits."""
+    decoder = tiny_decoder(seed, tie_word_embeddings=tied, intermediate_size=128)
+    return Learner(decoder, config, temperature=0.9, seed=5)
 
 
 def learn(who: Learner, versions: range) -> list[dict[str, float]]:
@@ -55,7 +58,7 @@ def assert_equal(one: Learner, other: Learner) -> None:
     assert all(torch.equal(mine["model"][name], others["model"][name]) for name in mine["model"])
     assert mine["optimizer"].keys() == others["optimizer"].keys()
     for name, tensors in mine["optimizer"].items():
-        assert tensors.keys() >= {"step", "exp_avg", "exp_avg_sq"}
+        assert tensors.keys() >= {"step", "exp_avg", "exp_avg_sq"} or tensors.keys() == {"step", *EIGHT_BIT_MOMENTS}
         assert all(torch.equal(tensors[key], others["optimizer"][name][key]) for key in tensors)
 
 
@@ -75,10 +78,10 @@ def test_what_is_known_of_drift_is_saved(
     assert second._causes.reference == (Reference() if earlier_release else first._causes.reference)
 
 
-@pytest.mark.parametrize(("tied", "offload"), [(True, False), (False, False), (True, True)])
-def test_a_loaded_learner_goes_on_bit_for_bit(tmp_path: Path, tied: bool, offload: bool) -> None:
+@pytest.mark.parametrize(("tied", "kind"), [(True, "32bit"), (False, "32bit"), (True, "8bit"), (True, "offload")])
+def test_a_loaded_learner_goes_on_bit_for_bit(tmp_path: Path, tied: bool, kind: str) -> None:
     """Schedules and the shuffling of minibatches included."""
-    config = CONFIG.model_copy(update={"offload_optimizer": offload})
+    config = CONFIG.model_copy(update={"optimizer_state": kind})
     unbroken, first = learner(config=config, tied=tied), learner(config=config, tied=tied)
     whole = learn(unbroken, range(7))
     learn(first, range(4))
@@ -88,8 +91,27 @@ def test_a_loaded_learner_goes_on_bit_for_bit(tmp_path: Path, tied: bool, offloa
     assert_equal(loaded, unbroken)
 
 
+@pytest.mark.parametrize(
+    ("saved", "then", "says"), [("8bit", "32bit", "8bit"), ("offload", "8bit", "32bit, or offload")]
+)
+def test_moments_of_another_kind_are_refused_in_a_line(tmp_path: Path, saved: str, then: str, says: str) -> None:
+    before, after = (learner(config=CONFIG.model_copy(update={"optimizer_state": kind})) for kind in (saved, then))
+    learn(before, range(1))
+    with pytest.raises(TrainerError, match=f"resume with train.optimizer_state={says}$"):
+        load_checkpoint(save(before, tmp_path), after)
+
+
+def test_moments_in_the_machines_memory_are_the_usual_ones(tmp_path: Path) -> None:
+    before, after = learner(config=CONFIG.model_copy(update={"optimizer_state": "offload"})), learner(seed=9)
+    learn(before, range(2))
+    load_checkpoint(save(before, tmp_path), after)
+    assert_equal(before, after)
+
+
 @pytest.mark.parametrize("steps", [0, 2])
-@pytest.mark.parametrize("changes", [{}, {"lora": {"rank": 2}}, {"offload_optimizer": True}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"lora": {"rank": 2}}, {"optimizer_state": "offload"}, {"optimizer_state": "8bit"}]
+)
 def test_the_state_is_what_torch_would_save(changes: dict[str, Any], steps: int) -> None:
     """By the same names: what an earlier release has saved by torch's own function can be loaded. Below an adapter
     nothing is saved."""

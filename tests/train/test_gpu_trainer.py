@@ -154,9 +154,9 @@ def test_a_pass_that_does_not_fit_is_cut_and_done_again() -> None:
 
 def test_offloaded_state_is_in_the_machines_memory_and_stays_there() -> None:
     """The same steps to rounding; after loading it, too."""
-    (ours, _), (theirs, _) = trained(dtype="float32", offload_optimizer=True), trained(dtype="float32")
+    (ours, _), (theirs, _) = trained(dtype="float32", optimizer_state="offload"), trained(dtype="float32")
     assert off(ours, theirs) < 1e-3
-    learner = Learner(decoder(), TrainConfig(lr=1e-3, offload_optimizer=True).on("cuda", compile=False))
+    learner = Learner(decoder(), TrainConfig(lr=1e-3, optimizer_state="offload").on("cuda", compile=False))
     learner.step(batch(0))
     learner.load_state(learner.state())
     states = learner.state()["optimizer"].values()

@@ -29,7 +29,10 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 ODD = {"num_attention_heads": 12, "num_key_value_heads": 6, "tie_word_embeddings": False}
 """Four ranks have three query heads each, and no whole number of key/value heads."""
 LESSONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "sequences": ({"objective": "gspo", "recompute": True, "corrections": ["sequence"], "offload_optimizer": True}, {}),
+    "sequences": (
+        {"objective": "gspo", "recompute": True, "corrections": ["sequence"], "optimizer_state": "offload"},
+        {},
+    ),
     "critic": ({"objective": "ppo", "advantages": "gae", "kl": {"coef": 0.1}, "minibatches": 2}, ODD),
 }
 LARGE = TINY | {

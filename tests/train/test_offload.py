@@ -23,7 +23,7 @@ SHAPE = shape_of(TINY | {"hidden_size": 1024, "num_attention_heads": 16, "num_ke
 @pytest.mark.parametrize("config", [{"weight_decay": 0.3}, CRITIC, {"lora": {"rank": 3}}])
 def test_it_steps_as_the_usual_one(config: dict[str, Any]) -> None:
     usual = lesson(config, {}, ALONE, torch.float64)
-    offloaded = lesson({**config, "offload_optimizer": True}, {}, ALONE, torch.float64)
+    offloaded = lesson({**config, "optimizer_state": "offload"}, {}, ALONE, torch.float64)
     assert_close(usual["tensors"], offloaded["tensors"], 1e-12)
 
 
@@ -49,11 +49,12 @@ def test_weights_elsewhere_are_stepped_in_the_machines_memory() -> None:
 
 
 def test_on_a_cpu_the_run_is_told_once_that_it_spares_nothing(tmp_path: Path) -> None:
-    train = TrainConfig(offload_optimizer=True, lr=1e-3)
+    train = TrainConfig(optimizer_state="offload", lr=1e-3)
     trainer = TrainerProcess(tiny_folder(tmp_path / "model"), train, 1.0, 0, ShmPublisher(tmp_path))
     told = [trainer.step(random_batch(version, version)).warnings for version in range(2)]
     said = [
-        [warning for warning in warnings if "offload_optimizer spares nothing here" in warning] for warnings in told
+        [warning for warning in warnings if "optimizer_state=offload spares nothing here" in warning]
+        for warnings in told
     ]
     assert list(map(len, said)) == [1, 0]
 
@@ -64,7 +65,7 @@ def on_gpu(**train: Any) -> ResolvedTrainConfig:
 
 def test_the_plan_counts_moments_where_they_are() -> None:
     """A weight takes 2 + 4 + 4 + 8 bytes to learn; the moments are the last 8."""
-    usual, offloaded = on_gpu(ranks=4), on_gpu(ranks=4, offload_optimizer=True)
+    usual, offloaded = on_gpu(ranks=4), on_gpu(ranks=4, optimizer_state="offload")
     moments = 8 * SHAPE.num_parameters // 4
     spared = standing_bytes(SHAPE, usual) - standing_bytes(SHAPE, offloaded)
     assert spared == pytest.approx(moments, abs=8)

@@ -41,12 +41,16 @@ LESSONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "kl in reward": ({"objective": "dapo", "kl": {"coef": 0.1, "apply_to": "reward"}}, {}),
     "distill": ({"objective": "distill", "teacher": "a/model"}, {}),
     "lora": ({"lora": {"rank": 3}}, {}),
-    "offloaded": ({"offload_optimizer": True}, {}),
+    "offloaded": ({"optimizer_state": "offload"}, {}),
+    "8 bits": ({"optimizer_state": "8bit"}, {"intermediate_size": 389}),
+    "8 bits, lora": ({"optimizer_state": "8bit", "lora": {"rank": 16}}, {"intermediate_size": 300}),
     "gemma2": ({"recompute": True}, {"family": "gemma2"}),
     "gpt_oss": ({"lora": {"rank": 2}}, {"family": "gpt_oss"}),
     "deepseek_v3": ({}, {"family": "deepseek_v3"}),
 }  # fmt: skip
 """What differs from the defaults in each: training, model; a `family` is transformers' code for it."""
+KINDS = ("32bit", "8bit")
+"""Of the optimizer's state, in checkpoints."""
 HOW = HowSampled(top_k=20, top_p=0.9, keeps_cache=True)
 """For what it changes: how drift is measured, and taken apart."""
 LOW: tuple[dict[str, Any], dict[str, Any]] = ({"dtype": "bfloat16", "corrections": ["token"]}, {})
@@ -81,9 +85,10 @@ def branching(ranks: Ranks) -> dict[str, Any]:
     return learner.policy.tensors()
 
 
-def student(seed: int, ranks: Ranks) -> Learner:
+def student(seed: int, ranks: Ranks, bits: str = "32bit") -> Learner:
     """With a critic, whose last bias has a single number: one of two ranks has no share in it."""
-    return Learner(tiny_decoder(seed), TrainConfig(**CRITIC), ranks=ranks)
+    config = TrainConfig.model_validate({**CRITIC, "optimizer_state": bits})
+    return Learner(tiny_decoder(seed, intermediate_size=128), config, ranks=ranks)
 
 
 def learned(learner: Learner, versions: range) -> dict[str, torch.Tensor]:
@@ -102,8 +107,8 @@ def saved(learner: Learner, folder: Path, ranks: Ranks) -> None:
     writer.finish()
 
 
-def resumed(checkpoint: Path, ranks: Ranks) -> dict[str, torch.Tensor]:
-    learner = student(99, ranks)
+def resumed(checkpoint: Path, ranks: Ranks, bits: str = "32bit") -> dict[str, torch.Tensor]:
+    learner = student(99, ranks, bits)
     load_checkpoint(checkpoint, learner, ranks)
     return learned(learner, range(learner.version, 5))
 
@@ -133,12 +138,15 @@ def rank(number: int, folder: Path) -> None:
     results["branches, in halves"] = branching(halves)
     results["low"] = lesson(*LOW, ranks, torch.float32)
     results["branches"] = branching(ranks)
-    results["unbroken"] = learned(student(0, ranks), range(5))
     first = student(0, ranks)
     learned(first, range(1))
     results["published"] = published(first, folder, ranks)
-    saved(first, folder / "by two", ranks)
-    results["resumed"] = resumed(folder / "by two" / "step-3", ranks)
+    for bits in KINDS:
+        results[f"unbroken, {bits}"] = learned(student(0, ranks, bits), range(5))
+        first = student(0, ranks, bits)
+        learned(first, range(1))
+        saved(first, folder / f"by two, {bits}", ranks)
+        results[f"resumed, {bits}"] = resumed(folder / f"by two, {bits}" / "step-3", ranks, bits)
     results["resumed by two"] = resumed(folder / "by one" / "step-3", ranks)
     adapted = Learner(tiny_decoder(), TrainConfig.model_validate({"lora": {"rank": 2}, "lr": 1e-2}), ranks=ranks)
     adapted.step(random_batch(0))
@@ -227,19 +235,24 @@ def test_low_precision_is_the_same_to_its_rounding(pair: tuple[Path, dict[str, A
         assert theirs["grad_norm"] == pytest.approx(mine["grad_norm"], rel=0.05)
 
 
-def test_a_checkpoint_of_two_ranks_goes_on_bit_for_bit(pair: tuple[Path, dict[str, Any]]) -> None:
+@pytest.mark.parametrize("bits", KINDS)
+def test_a_checkpoint_of_two_ranks_goes_on_bit_for_bit(pair: tuple[Path, dict[str, Any]], bits: str) -> None:
     folder, results = pair
-    assert list(CheckpointFolder(folder / "by two").finished()) == [2, 3]
-    assert not list((folder / "by two").glob("*.unfinished"))
-    assert all(torch.equal(results["resumed"][name], tensor) for name, tensor in results["unbroken"].items())
+    assert list(CheckpointFolder(folder / f"by two, {bits}").finished()) == [2, 3]
+    assert not list((folder / f"by two, {bits}").glob("*.unfinished"))
+    unbroken, again = (results[f"{how}, {bits}"] for how in ("unbroken", "resumed"))
+    assert all(torch.equal(again[name], tensor) for name, tensor in unbroken.items())
 
 
-def test_a_checkpoint_goes_on_with_another_number_of_ranks(pair: tuple[Path, dict[str, Any]]) -> None:
+@pytest.mark.parametrize("bits", KINDS)
+def test_a_checkpoint_goes_on_with_another_number_of_ranks(pair: tuple[Path, dict[str, Any]], bits: str) -> None:
+    """To rounding: in 8 bits the other one of two codes, now and then."""
     folder, results = pair
-    alone = learned(student(0, ALONE), range(5))
-    assert_close(alone, results["unbroken"], 1e-4)
-    assert_close(alone, results["resumed by two"], 1e-4)
-    assert_close(alone, resumed(folder / "by two" / "step-3", ALONE), 1e-4)
+    alone, close = learned(student(0, ALONE, bits), range(5)), 1e-4 if bits == "32bit" else 1e-3
+    assert_close(alone, results[f"unbroken, {bits}"], close)
+    assert_close(alone, resumed(folder / f"by two, {bits}" / "step-3", ALONE, bits), close)
+    if bits == "32bit":
+        assert_close(alone, results["resumed by two"], close)
 
 
 def test_an_adapter_is_saved_whole(pair: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
