@@ -28,14 +28,14 @@ _WIDTHS = (12, 5, 3)
 
 
 def borrowed_to_share(folder: Path, shape: Shape) -> BorrowedDecoder:
-    """Its parameters are on the meta device, and `pieces` says where their rows are. Or all of it is there, and
-    `loaded_whole` says why."""
+    """Its parameters are on the meta device, and `pieces` says where their rows are. Or all of it is there, and a note
+    says why."""
     decoder = _hollow(shape)
     tensors = dict(decoder.named_parameters()) | decoder.fixed()
     pieces = find_pieces(tensors, shape)
     if odd := next(iter(_not_in_pieces(tensors, pieces, folder)), None):
         decoder = load_borrowed(folder, shape, torch.float32, "cpu")
-        decoder.loaded_whole = (
+        decoder.notes.append(
             f"each rank loads the whole {shape.family} model before it keeps its share: its folder has "
             f"{odd.removeprefix('model.')} in a form that cannot be read row by row"
         )
