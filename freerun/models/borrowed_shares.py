@@ -49,7 +49,8 @@ def _hollow(shape: Shape) -> BorrowedDecoder:
     parameter takes no memory: none is written to before it is on the meta device."""
     hook = register_module_parameter_registration_hook(cast(Any, _without_numbers))
     try:
-        return made_borrowed(shape)
+        with torch.random.fork_rng(devices=[]):
+            return made_borrowed(shape)
     finally:
         hook.remove()
 
