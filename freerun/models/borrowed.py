@@ -24,6 +24,7 @@ from transformers.utils import logging
 
 from freerun.core import ConfigError
 from freerun.models.attention import PackedAttention
+from freerun.models.borrowed_compiled import compile_layers, left_out
 from freerun.models.borrowed_routers import follow_routers
 from freerun.models.borrowed_shape import config_of
 from freerun.models.decoder import Attend, Choose, Decoder, Reading, Readout, Recompute, likeliest
@@ -87,7 +88,11 @@ class BorrowedDecoder(Decoder):
         check_packing(self)
 
     def arrange(self, compiled: bool, recompute: Recompute) -> None:
-        """Nothing is compiled: what holds for one architecture breaks the next."""
+        """Compile what lies around a layer's attention and experts; do not keep what is inside layers for the backward
+        pass."""
+        if compiled:
+            AttentionInterface.register(_NAME, left_out(_attention))
+            compile_layers(list(self.layers), self.notes)
         for layer in self.layers if recompute else ():
             layer.forward = partial(self._recomputed, layer.forward)
 

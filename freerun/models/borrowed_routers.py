@@ -73,9 +73,17 @@ def follow_routers(model: nn.Module, hidden: int, told: Told) -> RouteLayout | N
     return RouteLayout(len(routers), routers[0].per_token, routers[0].experts, layers)
 
 
+def routers_of(model: nn.Module) -> Iterator[nn.Module]:
+    return (part for part in model.modules() if _is_router(part))
+
+
+def _is_router(part: nn.Module) -> bool:
+    return type(part).__name__.lower().endswith(_NAME)
+
+
 def _routers(model: nn.Module) -> Iterator[_Router]:
     for name, module in model.named_modules():
-        if type(module).__name__.lower().endswith(_NAME) and (found := _LAYER.search(name)):
+        if _is_router(module) and (found := _LAYER.search(name)):
             per_token, experts = getattr(module, "top_k", None), getattr(module, "num_experts", None)
             if isinstance(per_token, int) and isinstance(experts, int):
                 yield _Router(module, int(found[1]), per_token, experts)

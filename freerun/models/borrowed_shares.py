@@ -28,14 +28,14 @@ _WIDTHS = (12, 5, 3)
 
 
 def borrowed_to_share(folder: Path, shape: Shape) -> BorrowedDecoder:
-    """Its parameters are on the meta device, and `pieces` says where their rows are. Or all of it is there, and
-    `loaded_whole` says why."""
+    """Its parameters are on the meta device, and `pieces` says where their rows are. Or all of it is there, and a note
+    says why."""
     decoder = _hollow(shape)
     tensors = dict(decoder.named_parameters()) | decoder.fixed()
     pieces = find_pieces(tensors, shape)
     if odd := next(iter(_not_in_pieces(tensors, pieces, folder)), None):
         decoder = load_borrowed(folder, shape, torch.float32, "cpu")
-        decoder.loaded_whole = (
+        decoder.notes.append(
             f"each rank loads the whole {shape.family} model before it keeps its share: its folder has "
             f"{odd.removeprefix('model.')} in a form that cannot be read row by row"
         )
@@ -49,7 +49,8 @@ def _hollow(shape: Shape) -> BorrowedDecoder:
     parameter takes no memory: none is written to before it is on the meta device."""
     hook = register_module_parameter_registration_hook(cast(Any, _without_numbers))
     try:
-        return made_borrowed(shape)
+        with torch.random.fork_rng(devices=[]):
+            return made_borrowed(shape)
     finally:
         hook.remove()
 

@@ -93,12 +93,12 @@ class Decoder(nn.Module):
     pieces: Mapping[str, Sequence[str]] | None = None
     """The tensors of a folder that each of this decoder's is made of, one below the other, where its code is not ours
     and ranks are to read their rows."""
-    loaded_whole = ""
-    """Why each of several ranks loaded all of it, where they did."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
+        self.notes: list[str] = []
+        """What a run should be told of how it is loaded and computed."""
         self.routes = RouteLayout.of(shape)
         """How it is written which experts a token went through; None where there are none to choose from."""
 

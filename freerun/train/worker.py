@@ -85,8 +85,6 @@ class TrainerProcess:
             load_checkpoint(checkpoint, self._learner, ranks)
         self._learner.warm_up()
         self._notes = [IDLE_OFFLOAD] if config.optimizer_state == "offload" and ranks.device == "cpu" else []
-        if ranks.size > 1 and (whole := self._learner.decoder.loaded_whole):
-            self._notes.append(whole)
         self._asked: Any = None
         """What the last request was about. It is let go of with the next: to free a batch takes milliseconds, for which
         engines would wait if it came before the reply."""
@@ -133,8 +131,10 @@ class TrainerProcess:
 
     def _with_notes(self, result: StepResult) -> StepResult:
         """What there is to tell about the trainer goes with its next step."""
-        notes, self._notes = self._notes, []
-        return replace(result, warnings=[*result.warnings, *notes])
+        told = [*self._notes, *self._learner.decoder.notes]
+        for notes in (self._notes, self._learner.decoder.notes):
+            notes.clear()
+        return replace(result, warnings=[*result.warnings, *told])
 
     def publish(self, _: None) -> WeightsHandle:
         """Every rank publishes the tensors that it keeps, and all of them know where the others' are."""

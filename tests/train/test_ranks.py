@@ -43,7 +43,7 @@ LESSONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "lora": ({"lora": {"rank": 3}}, {}),
     "offloaded": ({"optimizer_state": "offload"}, {}),
     "8 bits": ({"optimizer_state": "8bit"}, {"intermediate_size": 389}),
-    "8 bits, lora": ({"optimizer_state": "8bit", "lora": {"rank": 16}}, {"intermediate_size": 300}),
+    "8 bits, lora": ({"optimizer_state": "8bit", "lora": {"rank": 17}}, {"intermediate_size": 300}),
     "gemma2": ({"recompute": True}, {"family": "gemma2"}),
     "gpt_oss": ({"lora": {"rank": 2}}, {"family": "gpt_oss"}),
     "deepseek_v3": ({}, {"family": "deepseek_v3"}),
