@@ -172,13 +172,8 @@ async def test_a_batch_takes_the_trainer_through_them(c: Contract) -> None:
 
 async def test_weights_swap_in_mid_answer(c: Contract) -> None:
     """SGLang tells the experts as they were chosen when it last read a token; the others, as it was sampled."""
-    prompt, begun = PROMPTS[0], c.version
-    asking = c.ask(prompt, replace(SAMPLING, max_new_tokens=c.variant.long), 3)
-    for _ in range(2):
-        await c.sampled(20, asking)
-        await c.update()
-    for answer in await asking:
-        assert [version for version, _ in answer.versions.runs] == [begun, begun + 1, begun + 2]
+    prompt = PROMPTS[0]
+    for answer in await through_three_versions(c, prompt):
         assert off(c, prompt, answer) < c.tolerance
         if tells(c):
             assert answer.routes is not None
@@ -193,12 +188,26 @@ async def test_weights_swap_in_mid_answer(c: Contract) -> None:
     assert off(c, PROMPTS[2], after) < c.tolerance
 
 
+async def through_three_versions(c: Contract, prompt: list[int]) -> list[Completion]:
+    """Answers that two updates have come in the middle of. On a busy machine they may be over sooner: then others are
+    asked for."""
+    for _ in range(5):
+        begun, asking = c.version, c.ask(prompt, replace(SAMPLING, max_new_tokens=c.variant.long), 3)
+        for _ in range(2):
+            await c.ask([2], Sampling(max_new_tokens=20, ignore_eos=True))
+            await c.update()
+        answers = await asking
+        if all(set(answer.versions) == {begun, begun + 1, begun + 2} for answer in answers):
+            return answers
+    pytest.fail("five times the answers were over before two updates")
+
+
 async def test_an_answer_that_is_ended_says_what_it_knows(c: Contract) -> None:
     asking = c.ask(PROMPTS[0], replace(SAMPLING, max_new_tokens=c.variant.long), 2)
-    await c.sampled(20, asking)
+    await c.ask([2], Sampling(max_new_tokens=20, ignore_eos=True))
     await c.control("/pause?mode=abort")
     for answer in await asking:
-        assert answer.finish is FinishReason.ABORT
+        assert answer.finish is (FinishReason.ABORT if len(answer.tokens) < c.variant.long else FinishReason.LENGTH)
         assert off(c, PROMPTS[0], answer) < c.tolerance
         if answer.routes is not None:
             assert len(answer.routes) == len(PROMPTS[0]) + len(answer.tokens) - 1
