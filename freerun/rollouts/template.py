@@ -78,8 +78,7 @@ class Template:
             followed = self._rendered([*said, {"role": "user", "content": "b"}], Rendering((), {}))
         except TemplateRefused as error:
             raise ConfigError(
-                f"the model's chat template fails on a plain conversation ({error}): correct the chat_template in its "
-                "tokenizer_config.json"
+                f"the model's chat template fails on a plain conversation ({error}): correct it, or use another model"
             ) from None
         if _MARK not in followed:
             raise ConfigError("the model's chat template does not show what an assistant said: use another model")

@@ -42,5 +42,5 @@ def note_experts_without_a_gpu() -> None:
 
 if __name__ == "__main__":
     main()
-elif ROUTES in sys.argv:
+elif ROUTES in sys.argv and "cpu" in sys.argv:
     note_experts_without_a_gpu()
