@@ -31,13 +31,17 @@ def spread(make: Callable[[Sequence[T]], list[U]], items: Sequence[T]) -> Genera
     """`make` of each part of the items. What it raises is raised here, that of the first part first."""
     parts = [items[start : start + _PART] for start in range(0, len(items), _PART)]
     workers = min(processors(), len(parts) // 2, _MOST)
-    if workers < 2 or threading.active_count() > 1 or sys.platform != "linux":
+    if workers < 2 or other_threads() or sys.platform != "linux":
         yield from map(make, parts)
         return
     with ExitStack() as stack:
         pipes = [stack.enter_context(_forked(make, parts[first::workers], stack)) for first in range(workers)]
         for index in range(len(parts)):
             yield _received(pipes[index % workers])
+
+
+def other_threads() -> bool:
+    return threading.active_count() > 1
 
 
 def _forked(make: Callable[[Sequence[T]], list[U]], parts: Sequence[Sequence[T]], stack: ExitStack) -> BinaryIO:
