@@ -21,7 +21,7 @@ from freerun.control.judging import Teacher, rewarded, taught, unjudged, verdict
 from freerun.control.lookahead import LookaheadLimit
 from freerun.control.places import Places
 from freerun.control.task_queue import TaskQueue
-from freerun.control.waiting import FAILING_S, background, unbroken
+from freerun.control.waiting import FAILING_S, background, last_step_s, unbroken
 from freerun.control.waits import ADMISSION, TRAINER, Waits
 from freerun.core import Batch, DropReason, EngineError, EngineLost, FreerunError, Group, Version
 from freerun.core.groups import Position
@@ -157,7 +157,7 @@ class Run:
 
     def last_step_s(self) -> float | None:
         """How long the step that it is in may still take when the run is ended; None: as long as it does."""
-        return FAILING_S if self.failing else None
+        return FAILING_S if self.failing else last_step_s()
 
     @property
     def max_load(self) -> int:

@@ -4,12 +4,16 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 T = TypeVar("T")
 
-FAILING_S = 20.0
-"""How long a run that ends by a failure may take to finish the step it is in, so that what it saves belongs together:
-the failure may be why the step does not end."""
+LAST_STEP_S, FAILING_S = 1.0, 20.0
+"""How long a run that ends by a failure may take to finish the step it is in, so that what it saves belongs together;
+the second where the trainer is most likely well. The failure may be why the step does not end."""
+
+_failing: WeakSet[asyncio.Task[Any]] = WeakSet()
+"""Tasks in whose background something has failed."""
 
 
 async def patiently(work: Coroutine[Any, Any, T], what: str, patience_s: float, say: Callable[[str], None]) -> T:
@@ -26,7 +30,18 @@ async def patiently(work: Coroutine[Any, Any, T], what: str, patience_s: float, 
         task.cancel()
 
 
-async def unbroken(work: Coroutine[Any, Any, T], grace_s: Callable[[], float | None] = lambda: None) -> T:
+def was_interrupted(end: BaseException) -> bool:
+    """Whether this task ends because somebody has cancelled it, and not by a failure, its own or in its background."""
+    return isinstance(end, asyncio.CancelledError) and asyncio.current_task() not in _failing
+
+
+def last_step_s() -> float | None:
+    """How long this task, which is being cancelled, may take to finish what it is in: where it was interrupted, as long
+    as that takes (None)."""
+    return LAST_STEP_S if asyncio.current_task() in _failing else None
+
+
+async def unbroken(work: Coroutine[Any, Any, T], grace_s: Callable[[], float | None] = last_step_s) -> T:
     """Await `work`, which should not be left half done: cancelled, it may still come to its end for `grace_s` seconds,
     as asked for then, or for as long as that takes (None). Cancelled once more, it is left.
 
@@ -47,13 +62,25 @@ async def unbroken(work: Coroutine[Any, Any, T], grace_s: Callable[[], float | N
 @asynccontextmanager
 async def background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     """Run `work` beside the block. Its failure fails the block with the first cause; it ends with the block."""
+    block = asyncio.current_task()
+    assert block
+
+    async def failing() -> None:
+        try:
+            await work
+        except Exception:
+            _failing.add(block)
+            raise
+
     try:
         async with asyncio.TaskGroup() as both:
-            beside = both.create_task(work)
+            beside = both.create_task(failing())
             yield
             beside.cancel()
     except BaseExceptionGroup as errors:
         raise _first_cause(errors) from None
+    finally:
+        work.close()  # it may not have begun
 
 
 async def together(*works: Coroutine[Any, Any, T]) -> list[T]:

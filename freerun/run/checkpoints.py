@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 
-from freerun.control.waiting import patiently
+from freerun.control.waiting import patiently, was_interrupted
 from freerun.core import FreerunError, TrainerError, Version
 from freerun.core.observer import Observer
 from freerun.core.reports import Span
@@ -201,7 +201,7 @@ async def saved(*saves: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
         if us and us.cancelling() > 1:
             raise
         with suppress(TimeoutError):
-            async with asyncio.timeout(_FAILED_SAVE_S if isinstance(end, FreerunError) else None):
+            async with asyncio.timeout(None if was_interrupted(end) else _FAILED_SAVE_S):
                 for save in saves:
                     with suppress(TrainerError):
                         await save()

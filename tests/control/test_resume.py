@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from freerun.control.groups import GroupBook
 from freerun.control.state import read_state
 from freerun.control.task_queue import TaskQueue
-from freerun.control.waiting import unbroken
-from freerun.core import Batch, ConfigError, DropReason, RewardError, Task
+from freerun.control.waiting import LAST_STEP_S, background, unbroken
+from freerun.core import Batch, ConfigError, DropReason, FreerunError, RewardError, Task
 from freerun.core.groups import Position, Stage
 from freerun.core.reports import StepResult
 from freerun.core.state import RunState
@@ -225,3 +225,17 @@ def test_a_step_that_fails_while_the_run_ends_is_the_cause() -> None:
             await step
 
     run_fast(interrupted())
+
+
+def test_a_failure_in_the_background_does_not_wait_for_a_step_that_never_ends() -> None:
+    async def fails() -> None:
+        await asyncio.sleep(1)
+        raise FreerunError("the first cause")
+
+    async def run() -> float:
+        with pytest.raises(FreerunError, match="the first cause"):
+            async with background(fails()):
+                await unbroken(asyncio.sleep(10**6))
+        return asyncio.get_running_loop().time()
+
+    assert run_fast(run()) == pytest.approx(1.0 + LAST_STEP_S)
