@@ -178,7 +178,7 @@ def test_a_thousand_requests(on_update: str, ahead: bool, monkeypatch: pytest.Mo
     assert not engine._requests
     assert (engine.running, engine.waiting) == (0, 0)
     assert engine.preemptions > 300
-    assert engine.reused_tokens > 1_000
+    assert engine.reused_tokens > 400  # with `auto` what is kept depends on how long steps take
     assert soak.cancelled > 50
     assert soak.checked > 100
     assert engine.version > 60

@@ -75,8 +75,7 @@ def test_nothing_but_attention_and_experts_is_left_out_and_the_numbers_are_the_s
     assert frames["ok"] == frames["total"] <= 10, "parts of a layer of either kind, for all layers and lengths"
 
 
-@pytest.mark.parametrize("recompute", [True, "offload"])
-@pytest.mark.parametrize("family", ["gemma2", "mixtral"])
+@pytest.mark.parametrize(("family", "recompute"), [("gemma2", True), ("mixtral", "offload")])
 def test_computed_twice_it_is_the_same(family: str, recompute: Recompute, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = arranged(family, recompute, "aot_eager", monkeypatch)
     assert_computes_as(random_decoder(family), compiled)
