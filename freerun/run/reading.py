@@ -1,5 +1,5 @@
 """Reads tasks by as many processes as the machine has processors for, and says how far it is where that takes long: to
-render and tokenise a prompt takes a third of a millisecond, and data may have a million."""
+render and tokenise a prompt takes a quarter of a millisecond, and data may have a million."""
 
 import sys
 import time
