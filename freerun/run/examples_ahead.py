@@ -1,6 +1,5 @@
 """Batches of examples to learn from, the next of which is made while the trainer learns from the present one: to
-tokenise 64 worked solutions takes some 40 ms of a CPU, about as long as a small model on a GPU takes to learn from them.
-"""
+tokenise 64 worked solutions takes some 40 ms of a CPU, which a small model on a GPU would wait for in each step."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
