@@ -70,7 +70,7 @@ class Template:
     """Pairs of quantities of which the first stays the smaller one."""
 
     def values(self, given: dict[int, Number]) -> list[Number]:
-        """Of all quantities, if the free ones have these values. ZeroDivisionError if there are none."""
+        """The values of all quantities, if the free ones have these. ZeroDivisionError if there are none."""
         values = [quantity.value for quantity in self.quantities]
         for index, value in given.items():
             values[index] = value
@@ -79,7 +79,7 @@ class Template:
         return values
 
     def tree(self, index: int) -> Tree:
-        """Of one that is computed."""
+        """The expression of a quantity that is computed."""
         tree = self.quantities[index].tree
         assert tree is not None
         return tree

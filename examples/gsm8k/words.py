@@ -102,7 +102,7 @@ def number_words(text: str) -> Iterator[int]:
 
 
 def ordinals(text: str) -> set[int]:
-    """Of "the 5th day", 5."""
+    """The numbers of ordinals: 5 for "the 5th day"."""
     return {int(found) for found in re.findall(r"(?<![\d.,])(\d+)(?:st|nd|rd|th)\b", text)}
 
 

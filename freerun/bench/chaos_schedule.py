@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 _NEVER_SHARE = 0.25
-"""Of the parts that are stopped: those that are not continued."""
+"""The share of the stopped parts that are never continued."""
 _STARVED_S = (2.0, 10.0)
 _FULL_S = (1.0, 5.0)
 

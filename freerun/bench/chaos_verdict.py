@@ -18,7 +18,7 @@ from freerun.observe.search import SampleFilter
 from freerun.observe.status import RunPhase, read_status
 
 _LAST_SHARE = 0.1
-"""Of the steps: those whose rewards are the rewards at the end."""
+"""The share of the steps whose rewards are the rewards at the end."""
 _MIB = 2**20
 
 
@@ -27,14 +27,14 @@ class Pace:
     """How far a run came in how long."""
 
     tokens: int
-    """Of the steps that count: those that were done again, once."""
+    """Tokens of all steps; a step that was done again counts once."""
     wall_s: float
     """From its first start to its end."""
     steps: int
     reward: float
     """Mean over the last tenth of the steps."""
     pass_at_1: float | None
-    """Of the last evaluation, if there was one."""
+    """What the last evaluation found, if there was one."""
 
     @classmethod
     def of(cls, folder: RunFolder, wall_s: float) -> "Pace":
@@ -107,7 +107,7 @@ class Verdict:
     reference: Pace
     memory: Memory
     starts: int
-    """Of the controller."""
+    """How often the controller was started."""
     hung: int = 0
     """How often the run made no step for so long that it was ended from outside."""
     left: list[str] = field(default_factory=list)

@@ -12,7 +12,7 @@ _EVERY_S = 0.1
 
 @dataclass
 class GpuMemory:
-    """Of the first GPU that is visible, in GiB."""
+    """The memory of the first GPU that is visible, in GiB."""
 
     predicted: float
     before: float

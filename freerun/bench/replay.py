@@ -165,7 +165,7 @@ def _off(scores: Sequence[Sequence[float]], samples: Sequence[Sample]) -> Tensor
 
 
 def gradient(learner: Learner, samples: Sequence[Sample]) -> Tensor:
-    """Of the answers' log-probabilities, each weighed by how much better than the mean it was."""
+    """The gradient of the answers' log-probabilities, each weighed by how much better than the mean it was."""
     rewards = [sample.reward or 0.0 for sample in samples]
     mean, policy = sum(rewards) / len(rewards), learner.policy
     policy.forget_gradients()

@@ -57,7 +57,7 @@ class Speculated:
     tokens_a_step: float
     """That an answer gets in a step, on average; 1 without guesses."""
     same_share: float
-    """Of the answers: those that are the same to the last token. Others differ by rounding."""
+    """The share of the answers that are the same to the last token. Others differ by rounding."""
     guessed: dict[str, int]
     right: dict[str, int]
 

@@ -265,7 +265,7 @@ class SweepFolder:
 
     @property
     def outcomes(self) -> list[Outcome]:
-        """Of all runs that are over, whenever that was."""
+        """What became of all runs that are over, whenever that was."""
         found = [msgspec.json.decode(file.read_bytes(), type=Outcome) for file in self._runs.glob("*.json")]
         order = list(OBJECTIVES)
         return sorted(found, key=lambda outcome: (outcome.eta, order.index(outcome.objective), outcome.seed))

@@ -179,7 +179,7 @@ class Fleet:
         self._end(engine, f"{why}; it {'is started again' if again else 'was so before, and stays out'}", again)
 
     def _end(self, engine: TrackedEngine, why: str, again: bool = True) -> None:
-        """Of one that cannot be started again, it is another's to see to that it gets well."""
+        """Removes an engine that is started again, or is not to come back; any other is taken out until it is well."""
         if self._restart(engine.name, why, again) or not again:
             self.remove(engine.name, why, "is ended")
         else:

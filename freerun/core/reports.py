@@ -100,7 +100,7 @@ class EngineStats:
     """Tokens of prompts, and how many of them were in the cache."""
     longest_tokens: int = 0
     longest_most: int = 0
-    """Of the running answer with the most tokens: how many it has, and how many it may have. 0: not told."""
+    """How many tokens the longest running answer has, and how many it may have. 0: not told."""
 
 
 _FULL = 0.8

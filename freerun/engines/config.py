@@ -83,7 +83,7 @@ class ResolvedEngineConfig(EngineConfig):
     """Most tokens decoded on a GPU before the host looks at them; fewer where a token takes long."""
     memory_share: float
     spare_bytes: int = 2**30
-    """Of the GPU, for what the allocator and the kernels keep."""
+    """Bytes of the GPU that are left to what the allocator and the kernels keep."""
     fetched_in_place: bool = False
     """New weights are read where the trainer has put them, on this GPU: there is no copy of them while they wait."""
 

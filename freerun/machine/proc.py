@@ -13,7 +13,7 @@ class Used:
     """Since the process began."""
 
     cpu_s: float
-    """Of all its threads, and of the children that it has waited for."""
+    """What all its threads have used, and the children that it has waited for."""
     ready_s: float
     """It could have computed, and others had the processors. Its first thread's."""
     own_bytes: int

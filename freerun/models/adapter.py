@@ -28,7 +28,7 @@ class AdaptedLinear(nn.Linear):
         self.weight, self.bias = base.weight, base.bias
         self.rank, self.alpha, self.dropout = rank, alpha, dropout
         self.scale = base.scale if isinstance(base, QuantisedLinear) else None
-        """Of weights of fewer bits: see `quantised.py`."""
+        """The scales of weights of fewer bits: see `quantised.py`."""
         self.lora_a = nn.Parameter(lora_a)
         self.lora_b = nn.Parameter(lora_a.new_zeros(base.out_features, rank))
 

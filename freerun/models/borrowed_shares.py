@@ -24,7 +24,7 @@ from freerun.models.weight_files import stored_tensors
 Pieces = dict[str, list[str]]
 """For each of a decoder's tensors those of the folder that it is made of, one below the other."""
 _WIDTHS = (12, 5, 3)
-"""Of the small tensors, behind the rows: the first can be cut in two, three or four."""
+"""The sizes of the small tensors behind their rows: the first can be cut in two, three or four."""
 
 
 def borrowed_to_share(folder: Path, shape: Shape) -> BorrowedDecoder:

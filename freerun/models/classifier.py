@@ -21,7 +21,7 @@ from freerun.core import ConfigError, DataError
 from freerun.models.tokenizer import load_tokenizer
 
 _POSITIONS = 1 << 20
-"""Of models that name no end of them."""
+"""How many positions a model has that does not say."""
 _FEWEST = 256
 """If memory does not suffice for a pass of so many tokens, it will not for fewer."""
 

@@ -27,7 +27,7 @@ class Reading(NamedTuple):
     """How a layer's attention reads, where that is not the usual way."""
 
     scale: float | None = None
-    """Of the products of queries and keys; None: 1 / √D."""
+    """What the products of queries and keys are multiplied by; None: 1 / √D."""
     window: int | None = None
     """How many tokens each sees, itself included; None: all before it."""
     softcap: float | None = None

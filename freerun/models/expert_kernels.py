@@ -88,7 +88,7 @@ def _gated_backward_kernel(
 def _summed_kernel(
     rows, places, residual, out, width, K: tl.constexpr, ADDS: tl.constexpr, WIDTH: tl.constexpr
 ):  # fmt: skip
-    """Of each token's pairs, wherever they are, in float32."""
+    """Adds up each token's pairs, wherever they are, in float32."""
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     inside = column < width

@@ -209,7 +209,7 @@ def _gated_backward(inner_S2F: Tensor, weights_S: Tensor, grad_SF: Tensor) -> tu
 
 
 def _summed(rows_SC: Tensor, place_Tk: Tensor, residual_TC: Tensor | None = None) -> Tensor:
-    """Of each token's pairs, and the residual: T × C."""
+    """Adds up each token's pairs, and the residual: T × C."""
     if _has_kernels(rows_SC):
         from freerun.models import expert_kernels
 

@@ -11,7 +11,7 @@ class Tiling(NamedTuple):
     rows: int
     outs: int
     ins: int
-    """Of one program, at a time."""
+    """Rows, outputs and inputs that one program takes at a time."""
     warps: int
     stages: int
     split: int = 1
@@ -75,11 +75,11 @@ class Tilings:
         self._in_parts: dict[Product, Tiling] = {}
 
     def whole(self, rows: int, outs: int, ins: int) -> Tiling:
-        """Of a product that is there at once."""
+        """The tiling of a product that is computed whole."""
         return self._whole.get(kind := Product.of(rows, outs, ins), _CANDIDATES[kind.rows][0])
 
     def in_parts(self, rows: int, outs: int, ins: int) -> Tiling:
-        """Of one that may be in parts."""
+        """The tiling of a product that may be computed in parts."""
         return self._in_parts.get(kind := Product.of(rows, outs, ins), _CANDIDATES[kind.rows][0])
 
     def choose(self, kind: Product, took_us: Callable[[Tiling], float], may_split: bool) -> None:

@@ -109,7 +109,7 @@ def _widened_on_gpu(codes: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _few_rows_on_gpu(x: Tensor, codes: Tensor, scale: Tensor) -> Tensor:
-    """Of rows as a step of decoding has them. It rounds what it multiplies with as `widened` does."""
+    """Multiplies as few rows as a step of decoding has. It rounds what it multiplies with as `widened` does."""
     from freerun.models.quantised_kernel import few_rows_kernel
 
     packed, outs, (rows, width) = codes.dtype == torch.uint8, len(codes), x.shape

@@ -38,7 +38,7 @@ class Audit:
     undone: int = 0
     """Events that resumes have undone."""
     examples: list[str] = field(default_factory=list)
-    """Of what is wrong, a few, in words."""
+    """Some of what is wrong, in words."""
 
     @property
     def is_clean(self) -> bool:
@@ -46,7 +46,7 @@ class Audit:
 
 
 def audit(folder: Path) -> Audit:
-    """Of a run that goes on, what it has done so far. A DataError where there is no book."""
+    """Checks what a run has done; where it goes on, so far. A DataError where there is no book."""
     book = BookReader(RunFolder(folder).samples)
     begins = book.beginnings()
     if not begins:

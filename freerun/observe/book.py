@@ -27,7 +27,7 @@ from freerun.observe.book_tables import Begun, BookDatabase, Done, Entry, Happen
 from freerun.observe.database import put_aside
 
 MOST_TRAINED_BYTES = 16 * 2**30
-"""Of trained groups that no checkpoint covers: a run that saves none must not fill its disk by them."""
+"""Bytes of trained groups that no checkpoint covers: a run that saves none must not fill its disk by them."""
 _MOST_WAITING = 200_000
 """Entries that wait for a disk that refuses them."""
 _AGAIN_S = 2.0

@@ -97,7 +97,7 @@ class RunFolder:
 
     @property
     def reference(self) -> Path:
-        """Of `freerun dpo`: what the model that the run began with gives to each answer."""
+        """What the model that a `freerun dpo` began with gives to each answer."""
         return self.path / "reference.npz"
 
     @property

@@ -32,9 +32,10 @@ class LearningAdvice:
         self._best, self._best_step = -math.inf, 0
         """The highest mean of a window, and its last step."""
         self._squares, self._pairs = 0.0, 0
-        """Of the differences from step to step, halved: their mean is a step's variance, whatever the trend."""
+        """The sum of the squared differences from step to step, halved, and their number: the mean is a step's
+        variance, whatever the trend."""
         self._entropies: list[float] = []
-        """Of the first steps."""
+        """The entropies of the first steps."""
 
     def notes(self, record: StepRecord) -> Iterator[str]:
         if not math.isfinite(record.reward_mean_all):

@@ -12,7 +12,7 @@ from freerun.observe.columns import StepColumns
 
 @dataclass(frozen=True)
 class TimeShares:
-    """Of the seconds of some steps. Shares are 0 to 1; NaN, or missing, where the run did not say."""
+    """Where the seconds of some steps went. Shares are 0 to 1; NaN, or missing, where the run did not say."""
 
     first_step: int
     last_step: int
@@ -44,7 +44,7 @@ class TimeShares:
 
 
 def time_shares(columns: StepColumns, steps: int | None = None) -> TimeShares | None:
-    """Of the last `steps`, or of all but the first, which includes the start. None without any."""
+    """Looks at the last `steps`, or at all but the first, which includes the start. None without any."""
     count = len(columns)
     if not count:
         return None

@@ -83,7 +83,7 @@ def _reward_models(config: RunConfig, shape: Shape) -> Iterator[Reader]:
 
 
 def _sizes(part: JudgeSpec, shape: Shape) -> tuple[int, int, int]:
-    """Of one that is not here yet: as large as the policy."""
+    """The sizes of such a model; one that is not here yet counts as large as the policy."""
     found = cached_model(str(part.options.get("path", "")))
     if found is None or not found.folder.is_dir():
         return shape.num_parameters, shape.hidden, shape.ffn

@@ -196,7 +196,7 @@ def _refuse_other_weights(folder: Path, model: dict[str, Any]) -> None:
 
 
 def _refuse_other_moments(folder: Path, optimizer: dict[str, Any]) -> None:
-    """Of 8 bits where they are to be of 32, or the other way round."""
+    """Refuses moments of 8 bits where they are to be of 32, and the other way round."""
     names = FileSystemReader(folder).read_metadata().state_dict_metadata
     saved = any(name.startswith("optimizer.") and name.endswith(EIGHT_BIT_MOMENTS) for name in names)
     if saved != any(name in EIGHT_BIT_MOMENTS for state in optimizer.values() for name in state):

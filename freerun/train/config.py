@@ -247,12 +247,12 @@ class TrainConfig(Section):
 
     @property
     def teacher_url(self) -> str | None:
-        """Of the server that teaches, if it is one that does."""
+        """The URL of the server that teaches, if a server does."""
         return self.teacher if self.teacher and self.teacher.startswith(("http://", "https://")) else None
 
     @property
     def teacher_folder(self) -> str | None:
-        """Of the model that teaches, or its name on the hub."""
+        """The folder of the model that teaches, or its name on the hub."""
         return None if self.teacher_url else self.teacher
 
     def on(

@@ -86,7 +86,7 @@ class Learner:
         )
         self._entropy = math.inf
         self._agreement = 0.0
-        """Of a batch with its teacher: the baseline of what that teaches."""
+        """How far the newest batch agreed with its teacher: the baseline of what that teaches."""
         self.version: Version = 0
         self.savable = True
         """These are a version's weights: not those in the middle of a step, nor diverged."""

@@ -27,8 +27,8 @@ from torch.nn import functional as F
 from freerun.train.needs import MOMENT_BLOCK
 
 ALONG_BLOCK, _ALONG_STEPS = 12_664_746, 9_560_334
-"""Of 2²⁴: what the threshold moves by from place to place and from step to step (0.7549, 0.5698: Roberts' R2 sequence,
-which fills the square evenly)."""
+"""What the threshold moves by from place to place and from step to step, in parts of 2²⁴ (0.7549, 0.5698: Roberts' R2
+sequence, which fills the square evenly)."""
 _CHUNK = 2**18
 """Numbers that are wide at a time."""
 _LEAST_NUMBERS, _LEAST_WIDTH = 4096, 16

@@ -14,8 +14,8 @@ _BLOCKS = 4
 def take_step_on_gpu(
     weight: Tensor, gradient: Tensor, moments: Moments, adam: Adam, phase: int, along_block: int
 ) -> None:
-    """Of tensors that have two dimensions. `phase` is the first threshold of a block, which has others `along_block`
-    apart: both of 2²⁴."""
+    """Takes a step of tensors that have two dimensions. `phase` is the first threshold of a block, which has others
+    `along_block` apart; both count in parts of 2²⁴."""
     blocks, width = moments.mean_scale.numel(), weight.shape[1]
     (beta1, beta2), step = adam.betas, adam.step
     step_kernel[(triton.cdiv(blocks, _BLOCKS),)](

@@ -13,7 +13,7 @@ MOMENT_BLOCK = 256
 """Numbers of a moment that share a scale, where moments are of 8 bits: `moments.py`."""
 _MOMENTS = {"32bit": 8.0, "8bit": 2 * (1 + 4 / MOMENT_BLOCK), "offload": 0.0}
 _PIECE = 2**26
-"""Of the machine's memory, which tensors wait in: `models/aside.py`."""
+"""Bytes of each piece of the machine's memory that tensors wait in: `models/aside.py`."""
 PASS_TOKENS = 32_768
 """Tokens in a pass from which on more gain nothing."""
 

@@ -23,14 +23,14 @@ _COMPARED = 1024
 
 
 class Routed(NamedTuple):
-    """Of one pass, what is shown of it."""
+    """What is shown of the routing in one pass."""
 
     load_LE: Tensor
     """How many tokens went through each expert."""
     replayed: Tensor
     """How many choices were the engine's, of all tokens in all layers."""
     compared: Tensor
-    """Of how many choices of the engine's it was looked at whether the router would make them, too."""
+    """How many choices of the engine's were compared with what the router would choose."""
     different: Tensor
     """How many of those it would not."""
 

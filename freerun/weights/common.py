@@ -116,7 +116,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 class Lender:
-    """Of this process's GPU memory, as long as it lives."""
+    """Lends this process's GPU memory, as long as it lives."""
 
     def __init__(self, folder: Path) -> None:
         """Before anything is loaded."""
@@ -136,7 +136,7 @@ class Lender:
 
 
 class Borrower:
-    """Of a lender on the same GPU. The folder is private to the run: what is offered there is a pickle."""
+    """Borrows from a lender on the same GPU. The folder is private to the run: what is offered there is a pickle."""
 
     def __init__(self, folder: Path, end: Callable[[], None] | None = None) -> None:
         """`end` is called when the lender has ended; it ends this process, unless told otherwise."""

@@ -27,7 +27,7 @@ NONE: Version = -1
 _ALIGNED = 512
 """Bytes that each tensor begins at a multiple of."""
 _SETS = 2
-"""Of buffers, in turn."""
+"""How many sets of buffers are used in turn."""
 _DEVICE = 6
 """Where the number of the GPU is among the arguments that rebuild a tensor."""
 

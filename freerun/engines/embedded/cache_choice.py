@@ -42,7 +42,7 @@ ENOUGH = 8
 CANDIDATES = 16
 """Answers that may be measured after an update: those with the oldest caches."""
 MEASURE_SHARE = 0.01
-"""Of the engine's time that may go into measuring."""
+"""The share of the engine's time that may go into measuring."""
 MOST_SQUARE = math.log(5.0) ** 2
 """A token's d² counts no more than this: where the trainer caps ratios, one token more or less astray is the same."""
 _FORGETS = 0.9

@@ -16,11 +16,11 @@ from freerun.engines.embedded.sequence import Sequence
 _LOOK_BACK = 16
 """Tokens: two places that have so many before them in common are as alike as can be."""
 _PLACES = 24
-"""Of those that end with the same pair of tokens, the newest so many are looked at."""
+"""The newest so many of those that end with the same pair of tokens are looked at."""
 _BASE = 2.0
 """A place counts so many times as much for every token that it has in common."""
 _EARLIER_TOKENS = 4_000_000
-"""Of answers that are over; the prompts that were not asked for longest are forgotten first."""
+"""Tokens of answers that are over; the prompts that were not asked for longest are forgotten first."""
 _EARLIER_ANSWERS = 16
 """To one prompt."""
 _SHORT = 32
@@ -42,7 +42,7 @@ class Guess:
     matched: int
     """How many tokens before it are alike, where it was found."""
     share: float
-    """Of the places that were found: how many say this, weighted by how alike they are."""
+    """The share of the places found that say this, weighted by how alike they are."""
     source: Source
 
 

@@ -131,7 +131,7 @@ class EmbeddedEngine:
 
     @property
     def furthest(self) -> tuple[int, int]:
-        """Of the running answer with the most tokens: how many it has, and how many it may have."""
+        """How many tokens the longest running answer has, and how many it may have."""
         running = ((one.sampled, one.request.sampling.max_new_tokens) for one in self._scheduler.running)
         return max(running, default=(0, 0))
 

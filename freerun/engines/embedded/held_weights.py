@@ -20,7 +20,7 @@ class HeldWeights:
         for name in self._rounded:
             del self._copied[name]
         self.names = self._copied.keys() | self._rounded.keys()
-        """Of what a version brings."""
+        """The tensors that a version brings."""
         wide = sum(layer.weight.numel() for layer in self._rounded.values()) * decoder.embed.weight.element_size()
         self.version_bytes = wide + sum(tensor.nbytes for tensor in self._copied.values())
         """One version, as it arrives."""

@@ -62,8 +62,8 @@ class Result(NamedTuple):
 
 
 def kept_tokens(chunks: list[Chunk], tokens: list[int], logprobs: list[float]) -> Sampled:
-    """Of what was sampled from every position of the chunks, one after another, what each of them keeps: all up to the
-    first token that is not the one that was guessed. What comes behind was sampled from a text that is not there."""
+    """What each chunk keeps of the tokens that were sampled from all its positions: all up to the first token that is
+    not the one that was guessed. What comes behind was sampled from a text that is not there."""
     kept_tokens, kept_logprobs, first = [], [], 0
     for chunk in chunks:
         guessed = chunk.tokens[len(chunk.tokens) - chunk.guesses :]

@@ -30,7 +30,7 @@ class Metrics:
     right: Mapping[Source, int] = field(default_factory=dict)
     kept_caches: int = 0
     rebuilt_caches: int = 0
-    """Of answers that were running at an update, where the engine chooses."""
+    """How many answers that were running at updates kept their caches or had them rebuilt, where the engine chooses."""
     cache_error: float = 0.0
     measured_tokens: int = 0
     latencies: list[str] = field(default_factory=list)

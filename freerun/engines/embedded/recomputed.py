@@ -9,7 +9,7 @@ from freerun.models.decoder import Decoder
 
 @torch.inference_mode()
 def recomputed_logprobs(decoder: Decoder, sequence: Sequence, last: int) -> list[float]:
-    """Of its last tokens that are known, by one pass over prompt and answer that touches no cache."""
+    """The log-probabilities of its last known tokens, by one pass over prompt and answer that touches no cache."""
     tokens = sequence.request.prompt + sequence.tokens
     weight = decoder.embed.weight
     tokens_T = torch.tensor(tokens, device=weight.device)

@@ -13,4 +13,4 @@ class ScoreTokens:
 
     rows: list[list[int]]
     begins: list[int]
-    """Of each row, the first token whose log-probability is wanted: at least 1."""
+    """The first token of each row whose log-probability is wanted: at least 1."""

@@ -30,7 +30,7 @@ class Scorer:
 
     @torch.inference_mode()
     def score(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Of each row's tokens but the first, which nothing predicts."""
+        """The log-probabilities of each row's tokens but the first, which nothing predicts."""
         found: list[list[float] | None] = [None if len(row) > 1 else [] for row in rows]
         while left := [place for place, scores in enumerate(found) if scores is None]:
             for places in within(left, [len(row) for row in rows], self._pass_tokens):
