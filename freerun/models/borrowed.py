@@ -108,7 +108,7 @@ class BorrowedDecoder(Decoder):
 
 
 def readout_of(config: Any) -> Readout:
-    """By the names under which architectures have it."""
+    """How logits are made, by the names under which architectures have it."""
     scale = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1)
     return Readout(float(scale), getattr(config, "final_logit_softcapping", None))
 
@@ -151,7 +151,7 @@ def empty_borrowed(shape: Shape) -> BorrowedDecoder:
 
 
 def made_borrowed(shape: Shape, dtype: torch.dtype = torch.float32) -> BorrowedDecoder:
-    """By transformers, not from any folder."""
+    """A model that transformers makes from its configuration, with weights from no folder."""
     trust = {"trust_remote_code": True} if shape.remote else {}
     make = partial(AutoModelForCausalLM.from_config, config_of(shape.raw, shape.remote), **trust)
     return BorrowedDecoder(_quietly(make, shape, dtype), shape)

@@ -16,7 +16,7 @@ from freerun.models.borrowed_routers import routers_of
 
 
 def compile_layers(layers: Sequence[nn.Module], notes: list[str], backend: Any = "inductor") -> None:
-    """In place. What goes wrong later is written to the notes."""
+    """Compile them in place. What goes wrong later is written to the notes."""
     kinds: dict[type[nn.Module], _Compiled] = {}
     for layer in layers:
         for part in {*routers_of(layer), *filter(_has_experts, layer.modules())}:

@@ -97,8 +97,8 @@ def _round_into(x: Tensor, target: Rounded) -> None:
 
 
 def round_layers(decoder: Decoder) -> None:
-    """In place: the large matrices of all layers. The attention's output has too few numbers to be worth rounding what
-    goes into it."""
+    """Round the large matrices of all layers, in place. The attention's output has too few numbers to be worth rounding
+    what goes into it."""
     refuse_fp8(decoder.shape)
     weight, tilings = decoder.embed.weight, Tilings()
     if weight.is_cuda and torch.cuda.get_device_capability(weight.device) < _CAPABLE:

@@ -61,7 +61,7 @@ def _took_us(layers: Sequence[Fp8Linear], x: Rounded, how: Tiling) -> float:
 
 
 def _replay_us(work: Callable[[], None]) -> float:
-    """By a graph: a launch may take longer than what is launched."""
+    """Microseconds the work takes in a graph: to launch it may take longer than itself."""
     work()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

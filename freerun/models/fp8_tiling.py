@@ -58,7 +58,7 @@ class Product(NamedTuple):
     """Products that are cut up alike."""
 
     rows: int
-    """At most, or beyond the most that there are tilings for."""
+    """The most rows of such a product; for the last kind, any number beyond."""
     outs: int
     ins: int
 
